@@ -181,7 +181,7 @@ def test_a_reward_that_raises_is_reported() -> None:
 
     reward = RewardSum({"mine": TextPart(FunctionReward(broken, {}))})
     texts = GeneratedTexts(["p", "q"], [["a"], ["abc"]], [[], []], [{}, {}])
-    with pytest.raises(ForeignError, match=r"reward\.mine: broken, asked about 2 texts, raised") as caught:
+    with pytest.raises(ForeignError, match=r"reward\.mine: broken, called with 2 texts, raised") as caught:
         reward(RewardInputs((1, 2), None, texts=texts))
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 

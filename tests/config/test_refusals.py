@@ -171,7 +171,7 @@ _ONLINE = "reward.reward_model.args.online"
     one_in(
         2,
         [
-            (_WRITING, [f"{_ONLINE}.model=motif"], "reads NetHack's messages alone"),
+            (_WRITING, [f"{_ONLINE}.model=motif"], "reads only NetHack's messages"),
             ("demo-easy", [f"{_ONLINE}.model=classifier"], "online.model=characters"),
             ("demo-easy", [f"{_ONLINE}.model=banana"], "'banana'"),
             ("demo-easy", [f"{_ONLINE}.banana=1"], "argument of online 'banana'"),
@@ -179,9 +179,9 @@ _ONLINE = "reward.reward_model.args.online"
             ("demo-easy", [f"{_ONLINE}.args.banana=1"], "judge 'rules' 'banana'"),
             ("demo-easy", [f"{_ONLINE}.args.rules=1"], r"rules must be a list, \[value, value\], got 1"),
             ("demo-easy", [f"{_ONLINE}.judge=openai"], "judge 'openai' 'rules'"),
-            ("demo-easy", ["reward.diversity={}"], "several figures, name one with key="),
+            ("demo-easy", ["reward.diversity={}"], "several values, choose one with key="),
             ("demo-easy", ["reward.diversity.args.key=b"], "key of Diversity"),
-            ("demo-easy", ["reward.reward_model.args.path=x", f"{_ONLINE}.model=table"], "nothing with path=x"),
+            ("demo-easy", ["reward.reward_model.args.path=x", f"{_ONLINE}.model=table"], "no effect with path=x"),
             (
                 "demo-easy",
                 ["policy.id=token", "~policy.args"],

@@ -114,7 +114,7 @@ MODELS = {
         "no model folder",
     ),
     "a reward model's pickle": Case(
-        pickled("model/reward_model.safetensors"), TRAIN_REWARD, "no reward model that can be read"
+        pickled("model/reward_model.safetensors"), TRAIN_REWARD, "no readable reward model"
     ),
     "escapes for a tensor": Case(
         tensor("starter/model.safetensors", ESCAPE),

@@ -101,7 +101,7 @@ def test_cider_keeps_samples_with_equal_prompts() -> None:
 def test_cider_of_one_prompt_needs_a_corpus() -> None:
     group = (["p", "p"], ["a b", "c"], [["a b"], ["a b"]])
     for samples in (group, tuple(column[:1] for column in group)):
-        with pytest.raises(RunError, match=r"one prompt, 'p': give corpus="):
+        with pytest.raises(RunError, match=r"prompts other than 'p': set corpus="):
             metrics.create("cider").compute(*samples)
         assert metrics.create("cider", compat="rl4lms").compute(*samples)["lexical/cider"].corpus == 0
     # Of three documents each word is in one: idf log 3; "a b" has two of four orders.

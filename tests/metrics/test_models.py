@@ -86,7 +86,7 @@ def test_a_reward_model_with_one_output_gives_its_logit(classifier: Callable[...
     assert _learned(folder, output="sigmoid") == pytest.approx(1 / (1 + math.exp(2.5)))
     with pytest.warns(UserWarning, match="learned_reward is 1 for every text"):
         assert _learned(folder, label_ix=0, compat="rl4lms") == 1  # as the original: a softmax of one number
-    with pytest.raises(ConfigError, match=r"whose softmax is 1 for every text: set output=logit or sigmoid"):
+    with pytest.raises(ConfigError, match=r"whose softmax is always 1: set output=logit or output=sigmoid"):
         metrics.create("learned_reward", model_name=folder, output="softmax").check()
 
 
@@ -104,7 +104,7 @@ def test_learned_reward_finds_labels_by_name(classifier: Callable[..., str]) -> 
         {"output": "odds"},
         {"label_ix": 1, "compat": "rl4lms", "output": "logit"},
     ):
-        with pytest.raises(ConfigError, match=r"not both|output must be|leave output=logit"):
+        with pytest.raises(ConfigError, match=r"not both|output must be|remove output=logit"):
             metrics.create("learned_reward", model_name=folder, **args)
 
 
@@ -115,12 +115,12 @@ def test_labels_may_differ_by_case_or_be_numbers(classifier: Callable[..., str])
     assert odd("pos", "POS", label="pos") == 1
     assert odd("1", "0", label=0) == 2  # the one named "0", not the first
     assert odd("ОТРИЦАТЕЛЬНЫЙ", "Положительный", label="положительный") == 2
-    with pytest.raises(ConfigError, match=r"has several labels 'x': it has 0 'x', 1 'x'"):
+    with pytest.raises(ConfigError, match=r"has several labels 'x'; its labels are 0 'x', 1 'x'"):
         odd("x", "x", label="x")
     folder = classifier([1.0, 2.0])
     config = json.loads((Path(folder) / "config.json").read_text())
     (Path(folder) / "config.json").write_text(json.dumps(config | {"id2label": {"1": "neg", "2": "pos"}}))
-    with pytest.raises(ConfigError, match=r"numbers its labels 1 'neg', 2 'pos'"):
+    with pytest.raises(ConfigError, match=r"does not number its labels from 0 \(1 'neg', 2 'pos'"):
         _learned(folder, label="neg")
     assert _learned(folder, label_ix=0, output="logit") == 1
 
@@ -196,18 +196,18 @@ def test_intents_are_found_by_name_and_need_a_label(classifier: Callable[..., st
     folder = classifier([0.0, 9, 0, 0], labels=["commissive", "Directive", "inform", "question"])
     assert [accuracy(folder, act) for act in (1, 2, 3, 4)] == [0, 0, 1, 0]
     for intent in (0, 5):
-        with pytest.raises(RunError, match=rf"meta\['intent'\]={intent} is none of the acts 1 to 4 .* 1 'Directive'"):
+        with pytest.raises(RunError, match=rf"meta\['intent'\]={intent} must be an act from 1 to 4 .* 1 'Directive'"):
             accuracy(folder, intent)
-    with pytest.raises(ConfigError, match="one output, and cannot tell intents apart"):
+    with pytest.raises(ConfigError, match="one output and cannot distinguish intents"):
         accuracy(classifier([1.0]), 1)
 
 
 @pytest.mark.parametrize(
     ("id", "args", "message"),
     [
-        ("bleurt", {}, r"one output, and .* has 0 'LABEL_0', 1 'LABEL_1'"),
+        ("bleurt", {}, r"one output, but .* has the labels 0 'LABEL_0', 1 'LABEL_1'"),
         ("bert_score", {}, "num_layers"),
-        ("summaCZS", {}, "SummaC needs a model of natural language inference"),
+        ("summaCZS", {}, "SummaC needs a natural language inference model"),
         ("summaCConv", {}, r"summac_conv_vitc_sent_perc_e\.bin"),
     ],
 )
@@ -348,7 +348,7 @@ def test_the_preference_model_answers_good_or_bad(encoder_decoder: str) -> None:
 
 def test_the_preference_model_names_what_it_needs(encoder_decoder: str) -> None:
     words = {"model_name": encoder_decoder, "good": "yes", "bad": "no", "device": "cpu"}
-    with pytest.raises(ConfigError, match="does not tell good='yes' and bad='no' apart"):
+    with pytest.raises(ConfigError, match="cannot distinguish good='yes' from bad='no'"):
         rewards.create("common_gen_preference_model", **words)(["p"], ["g"], [[]], [{"concepts": ["a"]}])
     with pytest.raises(GroundlingError, match="needs model_name=FOLDER: the authors' 11b model"):
         rewards.create("common_gen_preference_model")(["p"], ["g"], [[]], [{"concepts": ["a"]}])

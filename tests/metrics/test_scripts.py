@@ -98,7 +98,7 @@ def test_sacre_bleu_splits_chinese_as_its_own_tokenizer_does() -> None:
     assert metrics.create("sacre_bleu").compute(*samples) == metrics.create("sacre_bleu", tokenize="zh").compute(
         *samples
     )
-    with pytest.warns(UserWarning, match="one word, as the original did"):
+    with pytest.warns(UserWarning, match="one word, as the original does"):
         whole = metrics.create("sacre_bleu", compat="rl4lms").compute(*samples)
     assert whole["lexical/sacrebleu"].corpus < 0.5
 
@@ -116,5 +116,5 @@ def test_sentences_end_in_every_script() -> None:
 
 
 def test_spice_refuses_texts_that_are_not_english() -> None:
-    with pytest.raises(RunError, match="SPICE parses English, and finds no word in 'рыба'"):
+    with pytest.raises(RunError, match="SPICE only parses English and found no words in 'рыба'"):
         metrics.create("spice").compute(["p"], ["рыба"], [["fish"]])

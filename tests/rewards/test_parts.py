@@ -170,9 +170,9 @@ class _Given(Part):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (torch.ones(2), r"reward\.mine: it must give rewards of shape \(2, 2\), and gave \(2,\)"),
+        (torch.ones(2), r"reward\.mine: it must return rewards of shape \(2, 2\), got \(2,\)"),
         (torch.ones(2, 1), r"gave \(2, 1\)"),
-        (torch.tensor([[1.0, 2.0], [3.0, math.nan]]), r"gave nan at \(1, 1\)"),
+        (torch.tensor([[1.0, 2.0], [3.0, math.nan]]), r"returned nan at \(1, 1\)"),
     ],
 )
 def test_invalid_rewards_of_a_part_are_an_error(given: Any, message: str) -> None:
@@ -234,24 +234,24 @@ def test_a_reward_gets_the_model_under_training() -> None:
     reward = _sum(**settings)
     reward.begin(RewardContext(lm=SimpleNamespace(number=3.0)))
     assert reward(_steps([[0.0]], [["a"]])).total.item() == 3
-    with pytest.raises(RunError, match=r"reads the language model .* args.lm=FOLDER"):
+    with pytest.raises(RunError, match=r"needs the trained language model.* args.lm=FOLDER"):
         _sum(**settings).begin(RewardContext())
 
 
 @pytest.mark.parametrize(
     ("world", "settings", "message"),
     [
-        (POOL, {"env": {}, "rouge": {}}, "does not suit pool p: it looks at an env's own reward; take it out"),
-        (POOL, {"count": {}}, "how often a caption has come up.*take it out with ~reward.count"),
-        (PLACE, {"rouge": {}}, r"reward.rouge does not suit Place-v0: .*\(references\)"),
-        (PLACE, {"weighted_sum": {"args": {"parts": [{"id": "chrf"}]}}}, "references"),
-        (PLACE, {"shaped": {"id": "dates", "args": {"shaping_fn": "meteor"}}}, "references"),
-        (PLACE, {"pooled": {"args": {"reward": {"id": "rouge_combined"}}}}, "references"),
-        (POOL, {}, "nothing is rewarded in pool p"),
-        (PLACE, {"env": None}, "nothing is rewarded in Place-v0"),
-        (PLACE, {"../env": {"id": "env"}}, "named by letters"),
+        (POOL, {"env": {}, "rouge": {}}, "is incompatible with pool p: it needs the env's own reward; remove it"),
+        (POOL, {"count": {}}, "caption counts within the episode.*remove it with ~reward.count"),
+        (PLACE, {"rouge": {}}, r"reward.rouge is incompatible with Place-v0: it needs reference texts"),
+        (PLACE, {"weighted_sum": {"args": {"parts": [{"id": "chrf"}]}}}, "reference texts"),
+        (PLACE, {"shaped": {"id": "dates", "args": {"shaping_fn": "meteor"}}}, "reference texts"),
+        (PLACE, {"pooled": {"args": {"reward": {"id": "rouge_combined"}}}}, "reference texts"),
+        (POOL, {}, "pool p has no reward"),
+        (PLACE, {"env": None}, "Place-v0 has no reward"),
+        (PLACE, {"../env": {"id": "env"}}, "must consist of letters"),
         (PLACE, {"env": {"args": {"clip": 0}}}, "reward.env: clip must be greater than 0"),
-        (PLACE, {"reward_model": {}}, "set path=FOLDER"),
+        (PLACE, {"reward_model": {}}, "set path to a folder"),
         (PLACE, {"reward_model": {"args": {"path": "/nowhere"}}}, "no reward model in /nowhere"),
         (PLACE, {"reward_model": {"args": {"threshold_quantile": -0.5}}}, "threshold_quantile"),
         (PLACE, {"reward_model": {"args": {"online": {"goal": "gold"}}}}, "online needs a judge"),
@@ -260,7 +260,7 @@ def test_a_reward_gets_the_model_under_training() -> None:
         (PLACE, {"reward_model": {"args": {"online": {"judge": "rules", "args": 3}}}}, "online.args must be"),
         (PLACE, {"reward_model": {"args": {"online": {"judge": "rules"}}}}, "has no table for the goal 'mission'"),
         (POOL, {"reward_model": {"args": {"online": {"judge": "rules", "goal": "gold"}}}}, "unknown goal 'gold'"),
-        (PLACE, {"reward_model": {"args": {"online": {"judge": "return"}}}}, "judges by figures"),
+        (PLACE, {"reward_model": {"args": {"online": {"judge": "return"}}}}, "cannot judge single captions"),
     ],
 )  # fmt: skip
 def test_invalid_parts_are_refused_before_anything_is_loaded(

@@ -73,7 +73,7 @@ def test_every_metric_is_a_reward_and_every_reward_a_metric() -> None:
 
 
 def test_one_of_several_figures_must_be_named() -> None:
-    with pytest.raises(ConfigError, match="several figures, name one with key"):
+    with pytest.raises(ConfigError, match="several values, choose one with key"):
         rewards.create("diversity")(*BATCH)
     distinct = rewards.create("diversity", key="diversity_metrics/distinct-1")(["p"], ["a a b"], [[]])
     assert distinct.item() == pytest.approx(2 / 3)
@@ -167,10 +167,10 @@ def test_a_sum_is_per_token_if_a_part_is() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ([1.0], r"Given must give rewards of shape \(2,\), and gave \(1,\)"),
+        ([1.0], r"Given must return rewards of shape \(2,\), got \(1,\)"),
         ([[1.0], [2.0]], r"gave \(2, 1\)"),
-        ([1.0, float("nan")], r"Given gave nan at \(1,\): rewards must be finite"),
-        (torch.tensor([float("inf"), 0]), r"Given gave inf at \(0,\)"),
+        ([1.0, float("nan")], r"Given returned nan at \(1,\): rewards must be finite"),
+        (torch.tensor([float("inf"), 0]), r"Given returned inf at \(0,\)"),
     ],
 )
 def test_an_invalid_reward_is_an_error_in_one_line(values: Any, message: str) -> None:
@@ -229,7 +229,7 @@ def test_a_plain_function_is_a_reward() -> None:
     assert letters([""], ["aa"]) == [2.0]  # the decorated function is unchanged
     with pytest.raises(ConfigError, match="argument of reward 'test-letter-count' 'letters'"):
         rewards.create("test-letter-count", letters="b")
-    with pytest.raises(RunError, match="letters must give rewards of shape"):
+    with pytest.raises(RunError, match="letters must return rewards of shape"):
 
         @rewards.register("test-none")
         def letters(generations):
@@ -252,5 +252,5 @@ def test_a_pool_needs_a_reward_of_each_sample_by_itself() -> None:
         with pytest.raises(ConfigError, match="cannot be pooled"):
             rewards.create("pooled", reward=id)
     for nothing in ({}, {"ter": {}}, {"id": "ter", "arg": 1}, 3):
-        with pytest.raises(ConfigError, match="pooled takes a reward as"):
+        with pytest.raises(ConfigError, match="pooled expects a reward as"):
             rewards.create("pooled", reward=nothing)

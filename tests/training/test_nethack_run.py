@@ -97,7 +97,7 @@ def test_two_processes_train_and_one_resumes(tmp_path: Path, reward_model: Path)
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ([], "set path=FOLDER"),
+        ([], "set path to a folder"),
         ([f"{_PART}.count_exponents=2"], "count_exponent"),
         ([f"{_PART}.path=/nowhere"], "distill"),
         (["~reward.reward_model", "world.num_workers=9"], "num_workers"),
@@ -133,7 +133,7 @@ def test_a_run_may_move_but_not_change_its_reward_model(tmp_path: Path) -> None:
     assert train(compose("motif/score", [*small, *more]), quiet, print)
     assert [row["step"] for row in read_metrics(run_dir)] == [16, 32]
     other = _save(tmp_path / "other", seed=1)
-    with pytest.raises(ConfigError, match="another reward model"):
+    with pytest.raises(ConfigError, match="a reward model other than"):
         train(compose("motif/score", [*small, *more, f"{_PART}.path={other}"]), quiet, print)
     with pytest.raises(ConfigError, match=r"algorithm.args.gamma"):
         train(compose("motif/score", [*small, *more, "algorithm.args.gamma=0.5"]), quiet, print)

@@ -194,7 +194,7 @@ def test_the_state_of_a_reward_is_saved_with_the_collector(
     [
         ("{id:summaCConv}", GroundlingError, "needs its trained layers"),
         ("{id:learned_reward,args:{model_name:./nowhere,label_ix:0}}", GroundlingError, "nowhere cannot be loaded"),
-        ("{id:causal_perplexity}", ConfigError, "name one with lm=FOLDER_OR_ID"),
+        ("{id:causal_perplexity}", ConfigError, "set lm=FOLDER_OR_ID"),
         ("{id:common_gen_preference_model}", GroundlingError, "needs model_name=FOLDER"),
         ("{id:weighted_sum,args:{parts:[{id:common_gen_preference_model}]}}", GroundlingError, "needs model_name"),
         ("{id:pooled,args:{reward:{id:learned_reward,args:{model_name:./no,label_ix:0}}}}", GroundlingError, "./no c"),

@@ -111,11 +111,11 @@ def test_missing_references_are_reported(train: Train, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        ("[float('nan')] * len(scores)", "gave nan at (0,)"),
+        ("[float('nan')] * len(scores)", "returned nan at (0,)"),
         *thorough(
-            ("None", "must give one number for each sample, got None"),
-            ("scores[:-1]", "must give rewards of shape (4,), and gave (3,)"),
-            ("['good'] * len(scores)", "must give one number for each sample"),
+            ("None", "must return one number for each sample, got None"),
+            ("scores[:-1]", "must return rewards of shape (4,), got (3,)"),
+            ("['good'] * len(scores)", "must return one number for each sample"),
         ),
     ],
 )

@@ -1,10 +1,10 @@
-"""Text metrics, most of them adapters of libraries; `docs/metrics.md` lists all ids.
+"""Text metrics, most of which wrap existing libraries; `docs/metrics.md` lists all ids.
 
-`create(id, **args).compute(prompts, generations, references, meta=None)` returns a `MetricResult` by name. Libraries,
-data and models are loaded at first use.
+`create(id, **args).compute(prompts, generations, references, meta=None)` returns a dict of `MetricResult` by name.
+Libraries, data and models are loaded on first use.
 """
 
-from groundling.metrics import bleu, matching, models, parent, summac, text_statistics  # noqa: F401 (they register)
+from groundling.metrics import bleu, matching, models, parent, summac, text_statistics  # noqa: F401 (registration)
 from groundling.metrics.metric import Meta, Metric, MetricResult, Scorer, mean_of, metrics
 
 register = metrics.register

@@ -1,4 +1,4 @@
-"""What a generation shares with its references: BLEU, TER, chrF; CIDEr and SPICE of captions."""
+"""Overlap of generations with their references: BLEU, TER and chrF; CIDEr and SPICE for captions."""
 
 import functools
 import importlib.util
@@ -31,16 +31,17 @@ from groundling.metrics.tokens import ngrams, spaced
 
 _MAX_ORDER = 4
 _ORDERS = range(1, _MAX_ORDER + 1)
-Ngrams = tuple[Counter[tuple[str, ...]], ...]  # Of a text, by order
-Documents = Sequence[tuple[str, Sequence[str]]]  # Prompt and references
-Frequencies = tuple[Counter[tuple[str, ...]], int]  # Number of documents that have an n-gram, and of all
+Ngrams = tuple[Counter[tuple[str, ...]], ...]  # N-gram counts of a text, by order
+Documents = Sequence[tuple[str, Sequence[str]]]  # (prompt, references) pairs
+Frequencies = tuple[Counter[tuple[str, ...]], int]  # Document counts by n-gram, and number of documents
 
 
 @metrics.register("bleu")
 @dataclass(kw_only=True)
 class Bleu(LexicalMetric):
-    """BLEU-4 of words between spaces, without smoothing, as in TensorFlow's translation example; report `sacre_bleu`.
-    The length is the shortest reference's. If all texts or all references are empty, it is 0 (with ``compat`` NaN).
+    """Unsmoothed BLEU-4 on whitespace-separated words, as in TensorFlow's translation example.
+    The shortest reference sets the reference length. If all generations or all references are empty, BLEU is 0 (NaN
+    with ``compat``). For reporting, use `sacre_bleu` instead.
     """
 
     needs_references = True
@@ -66,7 +67,7 @@ class Bleu(LexicalMetric):
 
 @dataclass(kw_only=True)
 class SacreBleuMetric(LexicalMetric):
-    """A corpus metric of the library sacrebleu, divided by 100; its fields are the arguments of sacrebleu's class."""
+    """A sacrebleu corpus metric, divided by 100; the fields are the arguments of the sacrebleu class."""
 
     needs_references = True
     required_library = "sacrebleu"
@@ -80,9 +81,9 @@ class SacreBleuMetric(LexicalMetric):
         try:
             scorer = getattr(library("sacrebleu.metrics"), self.library_class)(**options)
         except (AssertionError, KeyError, ValueError, RuntimeError, ImportError) as error:
-            # A tokenizer that is not installed raises one of the last two.
+            # A missing tokenizer raises one of the last two.
             raise ConfigError(f"sacrebleu rejects {options}: {error or type(error).__name__}") from error
-        # sacrebleu takes a list of all first references, one of all second ones and so on.
+        # sacrebleu takes one list of all first references, one of all second references, and so on.
         score = scorer.corpus_score(list(generations), list(itertools.zip_longest(*references)))
         return {self.figure: MetricResult(float(score.score / 100))}
 
@@ -90,16 +91,16 @@ class SacreBleuMetric(LexicalMetric):
 @metrics.register("sacre_bleu")
 @dataclass(kw_only=True)
 class SacreBleu(SacreBleuMetric):
-    """BLEU of sacrebleu (Post 2018): the one to report."""
+    """BLEU as computed by sacrebleu (Post 2018). Use this one for reporting."""
 
     tokenize: str | None = None
-    """Tokenizer of sacrebleu ("13a", "intl", "zh", "char", …). null: 13a, after splitting scripts without spaces into
-    characters (for Chinese this equals "zh")."""
+    """sacrebleu's tokenizer ("13a", "intl", "zh", "char", …). If null, scripts without spaces are split into
+    characters and 13a is used (for Chinese this equals "zh")."""
     smooth_method: Literal["none", "floor", "add-k", "exp"] = "exp"
     smooth_value: float | None = None
     lowercase: bool = False
     effective_order: bool = False
-    """Leave out orders of which a short text has no n-gram: for scores of single texts, such as rewards."""
+    """Skip n-gram orders for which a short text has no n-grams; meant for scoring single texts, e.g. as a reward."""
 
     figure = "lexical/sacrebleu"
     library_class = "BLEU"
@@ -131,7 +132,7 @@ class Ter(SacreBleuMetric):
 @metrics.register("chrf")
 @dataclass(kw_only=True)
 class Chrf(SacreBleuMetric):
-    """chrF (Popović 2015): F-score of character n-grams; with ``word_order=2`` chrF++."""
+    """chrF (Popović 2015): F-score of character n-grams; chrF++ with ``word_order=2``."""
 
     char_order: Annotated[int, Ge(1)] = 6
     word_order: Annotated[int, Ge(0)] = 0
@@ -151,7 +152,7 @@ class Chrf(SacreBleuMetric):
 @metrics.register("bleu_totto")
 @dataclass(kw_only=True)
 class BleuTotto(SacreBleuMetric):
-    """BLEU of ToTTo's script: tokenizer 13a, lower case, no smoothing, the closest reference's length."""
+    """BLEU as in ToTTo's script: 13a tokenizer, lowercased, unsmoothed, with the closest reference's length."""
 
     figure = "table_to_text/bleu_overall"
     library_class = "BLEU"
@@ -160,20 +161,20 @@ class BleuTotto(SacreBleuMetric):
 
 _SIGMA = 6.0
 _SCALE = 10.0
-_MOST_DOCUMENTS = 20_000  # Of a larger split every k-th sample is counted, to save memory
+_MOST_DOCUMENTS = 20_000  # In larger splits only every k-th sample is counted, to save memory
 
 
 @metrics.register("cider")
 @dataclass(kw_only=True)
 class Cider(LexicalMetric):
-    """CIDEr-D of spaCy's words: cosine of n-gram vectors weighted by inverse document frequency, times 10.
-    A document is the references of a prompt. Frequencies are those of ``corpus``, else of the split of a run's pool,
-    else of the samples measured together. With ``compat`` they are always those of the samples measured together; of
-    samples with equal prompts only the last counts, and a single prompt gives 0.
+    """CIDEr-D on spaCy tokens: cosine similarity of n-gram vectors weighted by inverse document frequency, times 10.
+    The references of one prompt form a document. Frequencies come from ``corpus`` if set, else from the split of the
+    run's pool, else from the samples measured together. With ``compat`` only the latter are used; if a prompt
+    repeats, only its last sample is counted, and a single prompt scores 0.
     """
 
     corpus: References | None = None
-    """References of at least two prompts, in which document frequencies are counted."""
+    """References of at least two prompts, from which document frequencies are computed."""
 
     needs_references = True
     by_sample = False
@@ -184,12 +185,10 @@ class Cider(LexicalMetric):
 
     def __post_init__(self) -> None:
         if self.corpus is not None and (len(self.corpus) < 2 or not all(self.corpus)):
-            raise ConfigError(
-                f"corpus needs the references of at least two prompts, [[…], …], got {self.corpus!r:.80}"
-            )
+            raise ConfigError(f"corpus needs references of at least two prompts, [[…], …], got {self.corpus!r:.80}")
 
     def read_corpus(self, samples: Sequence[Sample]) -> None:
-        """Use document frequencies of a split, unless there is a ``corpus``; they are counted at first use."""
+        """Take document frequencies from a split unless ``corpus`` is set; they are counted on first use."""
         self._split, self._counted = samples, None
 
     def measure(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> Figures:
@@ -198,7 +197,7 @@ class Cider(LexicalMetric):
         documents = list(zip(prompts, map(tuple, references), strict=True))
         frequencies = _frequencies([documents[i] for i in kept]) if self.compat else self._frequencies(documents)
         if self.compat and not frequencies[0]:
-            raise RunError(f"with compat={self.compat} Cider needs a reference that is not empty")
+            raise RunError(f"with compat={self.compat} Cider needs at least one non-empty reference")
         scores = []
         for i in kept:
             written, given = _word_ngrams(generations[i]), map(_word_ngrams, references[i])
@@ -210,7 +209,7 @@ class Cider(LexicalMetric):
         return {"lexical/cider": result}
 
     def _frequencies(self, measured: Documents) -> Frequencies:
-        """Document frequencies of the corpus or split, counted once; else of the samples ``measured``."""
+        """Return the document frequencies of the corpus or split, computed once; otherwise those of ``measured``."""
         if self._counted is not None:
             return self._counted
         if self.corpus is not None:
@@ -221,8 +220,8 @@ class Cider(LexicalMetric):
         frequencies = _frequencies(list(dict.fromkeys(documents or measured)))
         if frequencies[1] < 2:
             raise RunError(
-                f"Cider needs the references of other prompts than the one prompt, {(documents or measured)[0][0][:60]!r}: "
-                "give corpus=[[reference, …], …], or measure several prompts at once"
+                f"Cider needs references for prompts other than {(documents or measured)[0][0][:60]!r}: "
+                "set corpus=[[reference, …], …] or measure several prompts together"
             )
         if documents:
             self._counted, self._split = frequencies, ()
@@ -230,7 +229,7 @@ class Cider(LexicalMetric):
 
 
 def _frequencies(documents: Documents) -> Frequencies:
-    """Count the documents in whose references each n-gram occurs."""
+    """Count the number of documents whose references contain each n-gram."""
     counts = Counter[tuple[str, ...]]()
     for _, texts in documents:
         counts.update({ngram for text in texts for grams in _word_ngrams(text) for ngram in grams})
@@ -239,7 +238,7 @@ def _frequencies(documents: Documents) -> Frequencies:
 
 def _word_ngrams(text: str) -> Ngrams:
     tokens = [token.text for token in _spacy()(text)]
-    words = " ".join(tokens).split()  # without line breaks, which are tokens of spaCy
+    words = " ".join(tokens).split()  # without line breaks, which spaCy treats as tokens
     return tuple(ngrams(words, order) for order in _ORDERS)
 
 
@@ -249,8 +248,8 @@ def _spacy() -> Any:
 
 
 def _similarity(written: Ngrams, reference: Ngrams, frequencies: Frequencies) -> float:
-    """Mean over n = 1 … 4 of the clipped cosine, damped where lengths differ, times 10 (CIDEr-D, section 6).
-    Clipped: n-grams that are repeated more often than in the reference gain nothing.
+    """Return 10 times the mean clipped cosine over n = 1 … 4, damped by length differences (CIDEr-D, section 6).
+    Because of the clipping, repeating an n-gram more often than the reference does earns nothing.
     """
     counts, num_documents = frequencies
     total = 0.0
@@ -269,8 +268,8 @@ def _similarity(written: Ngrams, reference: Ngrams, frequencies: Frequencies) ->
 @metrics.register("spice")
 @dataclass(kw_only=True)
 class Spice(Metric):
-    """SPICE of pycocoevalcap: F-score of the scene graphs of generation and references. Needs Java.
-    It downloads Stanford CoreNLP when it first runs. A text that has letters, but none from a to z, is an error.
+    """SPICE from pycocoevalcap: F-score between the scene graphs of generation and references. Requires Java.
+    It downloads Stanford CoreNLP on first use. Texts that have letters but none from a to z raise an error.
     """
 
     needs_references = True
@@ -284,7 +283,7 @@ class Spice(Metric):
     def measure(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> Figures:
         for text in (text for texts in (generations, *references) for text in texts):
             if any(map(str.isalpha, text)) and not re.search("[a-zA-Z]", text):
-                raise RunError(f"SPICE parses English, and finds no word in {text[:60]!r}: choose another metric")
+                raise RunError(f"SPICE only parses English and found no words in {text[:60]!r}: try another metric")
         self.check()
         from pycocoevalcap.spice.spice import Spice as Scorer
 

@@ -1,4 +1,4 @@
-"""Words that a text shares with its references: ROUGE (Lin 2004) of summaries, METEOR (Banerjee and Lavie 2005)."""
+"""Word overlap with references: ROUGE (Lin 2004) for summaries and METEOR (Banerjee and Lavie 2005)."""
 
 import contextlib
 import functools
@@ -31,14 +31,14 @@ from groundling.metrics.tokens import alphanumeric
 
 ROUGE_TYPES = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 _SHORTEST_STEMMED = 4
-DEBIAN_WORDNET = Path("/usr/share/wordnet")  # Folder of Debian's package wordnet-base
+DEBIAN_WORDNET = Path("/usr/share/wordnet")  # Where Debian's package wordnet-base installs WordNet
 _NUM_LEXICOGRAPHER_FILES = 45
 _OPTIONS = ("max_n", "limit_length", "length_limit", "length_limit_type", "alpha", "weight_factor", "stemming")
 
 
 @dataclass(kw_only=True)
 class _RougeMetric(LexicalMetric):
-    """Base of ROUGE's two libraries, which drop all letters but a to z; only with ``compat`` they do so here."""
+    """Base class of the ROUGE metrics. Their libraries drop all letters except a to z; here, only ``compat`` does."""
 
     needs_references = True
 
@@ -47,8 +47,8 @@ class _RougeMetric(LexicalMetric):
         texts = [*generations, *(text for given in references for text in given)]
         if any(c.isalpha() and not c.isascii() for text in texts for c in text.lower()):
             warnings.warn(
-                f"with compat={self.compat} {self.name} drops letters other than a to z, and these texts have some: "
-                "leave compat out to count them",
+                f"with compat={self.compat} {self.name} drops letters other than a to z, which these texts contain: "
+                "remove compat to keep them",
                 stacklevel=3,
             )
 
@@ -56,13 +56,13 @@ class _RougeMetric(LexicalMetric):
 @metrics.register("rouge")
 @dataclass(kw_only=True)
 class Rouge(_RougeMetric):
-    """F-measures of the library rouge-score with stemming, each of its best reference.
-    With ``compat``, as in the original, several references count as the Python notation of their list, and the
-    corpus's figure is the median of 1000 bootstrap samples instead of the mean.
+    """F-measures of the rouge-score library with stemming, each for its best reference.
+    With ``compat``, as in the original, several references are scored as the string of their Python list, and the
+    corpus value is the median of 1000 bootstrap samples instead of the mean.
     """
 
     use_single_ref: bool | None = None
-    """True: only the first reference. False: all. null: all; with ``compat`` the first."""
+    """If true, use only the first reference; if false, use all. If null, use all, or the first with ``compat``."""
 
     required_library = "rouge_score"
 
@@ -91,7 +91,7 @@ class Rouge(_RougeMetric):
 
 
 class _StemmedWords:
-    """Tokenizer of rouge-score for all scripts: stems of `alphanumeric` words."""
+    """A rouge-score tokenizer for all scripts, which returns the stems of `alphanumeric` words."""
 
     def __init__(self) -> None:
         self._stem = library("nltk.stem.porter").PorterStemmer().stem
@@ -101,13 +101,13 @@ class _StemmedWords:
 
 
 def _bootstrap_medians(rows: Sequence[Any]) -> dict[str, float]:
-    """Median of each F-measure over resampled corpora, seeded without a change of NumPy's state."""
+    """Return each F-measure's median over resampled corpora, seeded without changing NumPy's global state."""
     import numpy as np
 
     aggregator = library("rouge_score.scoring").BootstrapAggregator()
     for row in rows:
         aggregator.add_scores(row)
-    state = np.random.get_state()  # noqa: NPY002  (the aggregator draws from NumPy's global generator)
+    state = np.random.get_state()  # noqa: NPY002  (the aggregator samples from NumPy's global generator)
     np.random.seed(0)  # noqa: NPY002
     try:
         return {name: float(score.mid.fmeasure) for name, score in aggregator.aggregate().items()}
@@ -118,22 +118,22 @@ def _bootstrap_medians(rows: Sequence[Any]) -> dict[str, float]:
 @metrics.register("rouge_l_max")
 @dataclass(kw_only=True)
 class RougeLMax(_RougeMetric):
-    """ROUGE-L of the library py-rouge, of the best reference, as reported by NarrativeQA's authors.
-    Defaults as in RL4LMs's configs. py-rouge raises precision and recall to the power of 1 / ``weight_factor``, also
+    """ROUGE-L of the py-rouge library for the best reference, as reported by NarrativeQA's authors.
+    Defaults follow RL4LMs' configs. py-rouge raises precision and recall to the power of 1 / ``weight_factor`` even
     for ROUGE-L; 1 gives ROUGE-L as defined by Lin.
     """
 
     max_n: int = 4
     limit_length: bool = True
-    """Cut texts after ``length_limit`` words or bytes."""
+    """Truncate texts after ``length_limit`` words or bytes."""
     length_limit: int = 100
     length_limit_type: Literal["words", "bytes"] = "words"
     apply_avg: bool = True
-    """No effect, as references are scored one at a time; a key of RL4LMs's configs."""
+    """Has no effect, because references are scored one at a time; accepted for RL4LMs' configs."""
     apply_best: bool | str = True
-    """As `apply_avg`."""
+    """Has no effect, like `apply_avg`."""
     alpha: float = 0.5
-    """Weight of recall in the F-measure is 1 - alpha."""
+    """The weight of recall in the F-measure is 1 - alpha."""
     weight_factor: Annotated[float, Gt(0)] = 1.2
     stemming: bool = True
 
@@ -162,20 +162,20 @@ class RougeLMax(_RougeMetric):
 
 
 class _Separators:
-    """Replacement of py-rouge's ASCII pattern of separators between words."""
+    """Replacement for py-rouge's ASCII-only pattern of word separators."""
 
     def sub(self, replacement: str, text: str) -> str:
         return replacement.join(alphanumeric(text))
 
 
 def _py_rouge(separators: _Separators | None = None) -> Any:
-    """The class of py-rouge; with ``separators`` a copy of it that uses them."""
+    """Return py-rouge's class or, with ``separators``, a copy that uses them."""
     with _pkg_resources():
         module: Any = library("rouge.rouge")
         if not hasattr(module.Rouge, "WORDNET_KEY_VALUE"):
             raise GroundlingError("rouge_l_max needs py-rouge, not rouge: pip uninstall rouge; pip install py-rouge")
         if separators is not None:
-            # The pattern is an attribute of a global class: change that of a private copy of the module.
+            # The pattern is an attribute of a global class, so it is changed in a private copy of the module.
             module = importlib.util.module_from_spec(module.__spec__)
             module.__spec__.loader.exec_module(module)
             module.Rouge.REMOVE_CHAR_PATTERN = separators
@@ -184,7 +184,7 @@ def _py_rouge(separators: _Separators | None = None) -> Any:
 
 @contextlib.contextmanager
 def _pkg_resources() -> Iterator[None]:
-    """Replace the part of setuptools that py-rouge finds its files with, and that setuptools 82 removed."""
+    """Replace the part of setuptools that py-rouge uses to find its files; setuptools 82 removed it."""
     if importlib.util.find_spec("pkg_resources") is not None:
         yield
         return
@@ -203,7 +203,7 @@ def _pkg_resources() -> Iterator[None]:
 
 @functools.cache
 def wordnet() -> Any:
-    """Load WordNet; raise `GroundlingError` if neither is installed."""
+    """Load NLTK's or Debian's WordNet; raise `GroundlingError` if neither is installed."""
     corpus = library("nltk.corpus").wordnet
     try:
         corpus.ensure_loaded()
@@ -219,7 +219,7 @@ def wordnet() -> Any:
 
     class DebianWordNet(reader):  # type: ignore[misc, valid-type]
         def open(self, name: str) -> Any:
-            if name == "lexnames":  # missing in the package; metrics do not use its names
+            if name == "lexnames":  # missing from the package; metrics do not use its names
                 return io.StringIO("".join(f"{i:02d}\tfile{i}\t0\n" for i in range(_NUM_LEXICOGRAPHER_FILES)))
             return super().open(name)
 
@@ -227,7 +227,7 @@ def wordnet() -> Any:
             """Skip the mapping to another version's synsets."""
 
     if str(DEBIAN_WORDNET) not in nltk_data.path:
-        nltk_data.path.append(str(DEBIAN_WORDNET))  # NLTK reads from these folders only
+        nltk_data.path.append(str(DEBIAN_WORDNET))  # NLTK only reads from these folders
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The multilingual functions")
         return DebianWordNet(str(DEBIAN_WORDNET), None)
@@ -236,8 +236,8 @@ def wordnet() -> Any:
 @metrics.register("meteor")
 @dataclass(kw_only=True)
 class Meteor(LexicalMetric):
-    """METEOR of NLTK (α 0.9, β 3, γ 0.5), of the best reference.
-    With ``compat``, as in the original, the reference is the Python notation of the list of references.
+    """NLTK's METEOR (α 0.9, β 3, γ 0.5) for the best reference.
+    With ``compat``, as in the original, the reference is the string of the Python list of references.
     """
 
     needs_references = True

@@ -1,4 +1,4 @@
-"""Metrics: named figures of texts."""
+"""Base classes of text metrics, and loading of the libraries and models they use."""
 
 import importlib.util
 import warnings
@@ -19,20 +19,20 @@ from groundling.runtime.devices import find_device
 
 
 def check_library(name: str) -> None:
-    """Raise `GroundlingError` if a package of the extra ``metrics`` is not installed, without importing it."""
+    """Raise `GroundlingError` if a package of the ``metrics`` extra is not installed, without importing it."""
     if importlib.util.find_spec(name) is None:
         raise GroundlingError(f"{name} is not installed: pip install 'groundling[metrics]'")
 
 
 def library(module: str) -> Any:
-    """Import a module of a package that `check_library` checks."""
+    """Import a module of a package that `check_library` has checked."""
     check_library(module.partition(".")[0])
     return importlib.import_module(module)
 
 
 def check_model(kind: str, name: str) -> Any:
-    """Load the config of the Transformers model ``name``, a folder or hub id, without its weights.
-    Raises `GroundlingError` if the model is missing, has an adapter, or needs the hub's code.
+    """Load the config, but not the weights, of the Transformers model ``name`` (a folder or hub id).
+    Raises `GroundlingError` if the model is missing, has an adapter, or needs code from the hub.
     """
     from transformers import AutoConfig
 
@@ -48,7 +48,7 @@ def check_model(kind: str, name: str) -> Any:
 
 
 def load_model(kind: str, name: str, auto_class: str, device: str, **tokenizer_options: Any) -> tuple[Any, Any]:
-    """Load tokenizer and Transformers model ``name`` for inference by ``auto_class``; raises as `check_model`."""
+    """Load tokenizer and model ``name`` for inference with ``auto_class``; raises the same errors as `check_model`."""
     check_model(kind, name)
     import transformers
 
@@ -64,54 +64,54 @@ def load_model(kind: str, name: str, auto_class: str, device: str, **tokenizer_o
 
 @contextmanager
 def loading(kind: str, name: str) -> Iterator[None]:
-    """Convert errors of Transformers, while it loads the model ``name``, to `GroundlingError`."""
+    """Convert errors that Transformers raises while loading the model ``name`` to `GroundlingError`."""
     try:
         yield
     except GroundlingError:
         raise
-    except Exception as error:  # Transformers raises many kinds
+    except Exception as error:  # Transformers raises many exception types
         pass_out_of_memory(error)
         raise GroundlingError(
-            f"the {kind} {name} cannot be loaded (a folder or a hub id is needed, and the hub must be reachable for "
-            f"the latter): {(str(error).splitlines() or [''])[0]}"
+            f"the {kind} {name} cannot be loaded (expected a folder, or a hub id and access to the hub): "
+            f"{(str(error).splitlines() or [''])[0]}"
         ) from error
 
 
-Texts = Sequence[str]  # One text for each sample
-References = Sequence[Sequence[str]]  # Reference texts of each sample; an empty list if there are none
+Texts = Sequence[str]  # One text per sample
+References = Sequence[Sequence[str]]  # Reference texts of each sample; empty if a sample has no references
 Meta = Sequence[Mapping[str, Any]] | None
-"""For each sample, further data of its pool (`concepts`, `raw_table`, `intent`)."""
+"""Additional data of each sample from its pool (`concepts`, `raw_table`, `intent`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetricResult:
-    """A figure of a metric."""
+    """The value of a metric."""
 
-    corpus: float  # Over all samples; NaN if it is not defined (a text too short to measure)
-    sentences: list[float] | None = None  # One for each sample; None if the figure exists only for a corpus
+    corpus: float  # Over all samples; NaN if undefined, e.g. for a text that is too short
+    sentences: list[float] | None = None  # One per sample; None if defined only for a corpus
 
 
-Figures = dict[str, MetricResult]  # Figures by the names under which they are logged
+Figures = dict[str, MetricResult]  # Results by the names under which they are logged
 
 
 @dataclass(kw_only=True)
 class Scorer(ABC):
-    """Scores generated texts: `compute` as a metric, a call and `at_tokens` as a reward."""
+    """Scores generated texts: as a metric with `compute`, as a reward when called or with `at_tokens`."""
 
     compat: Literal["rl4lms"] | None = None
-    """"rl4lms" reproduces RL4LMs's figures, faults included; `docs/metrics.md` lists where they differ."""
+    """"rl4lms" reproduces RL4LMs' values, including its bugs; `docs/metrics.md` lists the differences."""
 
     registered_id = ""  # Id under which it was created
-    needs_references = False  # Uses references of samples; of a `Reward` also their meta
-    required_library: ClassVar[str] = ""  # Package that `check` looks for; of the extra ``metrics``
+    needs_references = False  # Uses the samples' references (and, in a `Reward`, their meta)
+    required_library: ClassVar[str] = ""  # Package of the ``metrics`` extra that `check` looks for
     needs_meta: ClassVar[tuple[str, ...]] = ()  # Keys that the meta of every sample must have
     by_sample = True
-    """A sample's score does not depend on other or earlier ones; else the main process scores the samples of all."""
-    per_token = False  # `at_tokens` scores every token; otherwise the last token has the score of the whole text
+    """True if a sample's score is independent of other samples; if not, the main process scores all of them."""
+    per_token = False  # `at_tokens` scores every token; otherwise the last token gets the score of the whole text
 
     @property
     def name(self) -> str:
-        """Name in messages."""
+        """Name used in messages."""
         return type(self).__name__
 
     @property
@@ -124,29 +124,29 @@ class Scorer(ABC):
         """Measure a batch of samples.
 
         Args:
-            prompts, generations: One for each sample; the generations are measured.
+            prompts, generations: One per sample; the generations are measured.
             references: Reference texts of each sample.
-            meta: Further data of each sample.
+            meta: Additional data of each sample.
 
         Raises:
-            RunError: the lists differ in length, or a sample lacks a reference or meta that is needed.
+            RunError: the lists differ in length, or a sample lacks a required reference or meta entry.
         """
 
     @abstractmethod
     def score(
         self, prompts: Texts, generations: Texts, references: References, meta: Meta
     ) -> Sequence[float] | Tensor:
-        """One finite number for each sample."""
+        """Return one finite number for each sample."""
 
     def __call__(self, prompts: Texts, generations: Texts, references: References, meta: Meta = None) -> Tensor:
-        """Score a batch of samples; arguments and errors as of `compute`. Returns ``(batch,)`` float32, on the CPU."""
+        """Score a batch of samples, float32 ``(batch,)`` on the CPU; see `compute` for arguments and errors."""
         check_samples(prompts, generations, references, meta)
-        with foreign(f"{self.name}, asked about {len(generations)} texts,"):
+        with foreign(f"{self.name}, called with {len(generations)} texts,"):
             scores = self.score(prompts, generations, references, meta)
         try:
             tensor = torch.as_tensor(scores, dtype=torch.float32, device="cpu")
         except (TypeError, ValueError, RuntimeError) as error:
-            raise RunError(f"{self.name} must give one number for each sample, got {scores!r:.80}") from error
+            raise RunError(f"{self.name} must return one number for each sample, got {scores!r:.80}") from error
         return checked(self.name, tensor, (len(generations),))
 
     def at_tokens(
@@ -157,12 +157,12 @@ class Scorer(ABC):
         meta: Meta = None,
         tokens: Sequence[Sequence[int]] = (),
     ) -> Tensor:
-        """Score every token: the last one has the score of the whole text, the others 0.
+        """Score every token: the last one gets the score of the whole text, the others 0.
 
         Args:
-            prompts, references, meta: As of `compute`.
-            texts: For each sample, the text after each of its tokens; the last is the whole generation. Unless
-                `per_token`, only their number and the last one matter.
+            prompts, references, meta: See `compute`.
+            texts: For each sample, the text after each of its tokens; the last one is the whole generation. Unless
+                `per_token` is set, only their number and the last one are used.
             tokens: Ids of each sample's tokens; empty if they are unknown.
 
         Returns:
@@ -175,15 +175,15 @@ class Scorer(ABC):
         return scores
 
     def check(self) -> None:
-        """Raise `GroundlingError` if a library, a model or a file is missing; fast, and loads no model."""
+        """Raise `GroundlingError` if a library, a model or a file is missing, without loading a model."""
         if self.required_library:
             check_library(self.required_library)
 
     def read_corpus(self, samples: Sequence[Sample]) -> None:  # noqa: B027 (few need it)
-        """Compute statistics of all samples of a split, some of which are scored later."""
+        """Compute statistics over all samples of a split, some of which are scored later."""
 
     def state_dict(self) -> dict[str, Any]:
-        """State that later scores depend on; serialisable as JSON."""
+        """State that later scores depend on, serialisable as JSON."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:  # noqa: B027 (most have no state)
@@ -193,62 +193,62 @@ class Scorer(ABC):
 def checked(name: str, rewards: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Return rewards as float32 without gradients; raise `RunError` unless they have the shape and are finite."""
     if tuple(rewards.shape) != shape:
-        raise RunError(f"{name} must give rewards of shape {shape}, and gave {tuple(rewards.shape)}")
+        raise RunError(f"{name} must return rewards of shape {shape}, got {tuple(rewards.shape)}")
     for place in (~rewards.isfinite()).nonzero().tolist():
         value = rewards[tuple(place)].item()
-        raise RunError(f"{name} gave {value} at {tuple(place)}: rewards must be finite numbers")
+        raise RunError(f"{name} returned {value} at {tuple(place)}: rewards must be finite numbers")
     return rewards.detach().float()
 
 
 def check_samples(prompts: Sequence[Any], generations: Sequence[Any], references: Sequence[Any], meta: Meta) -> None:
-    """Raise `RunError` unless there are samples, and equally many of everything."""
+    """Raise `RunError` unless there is at least one sample and all lists have the same length."""
     lengths = {"prompts": len(prompts), "generations": len(generations), "references": len(references)}
     if meta is not None:
         lengths["meta"] = len(meta)
     if len(set(lengths.values())) > 1:
         counts = ", ".join(f"{count} {name}" for name, count in lengths.items())
-        raise RunError(f"every sample needs one of each, got {counts} (references may be empty lists)")
+        raise RunError(f"every list needs one entry per sample, got {counts} (references may be empty lists)")
     if not prompts:
-        raise RunError("there is no sample to measure")
+        raise RunError("there are no samples to measure")
 
 
 def token_counts(texts: Sequence[Texts]) -> list[int]:
-    """Number of tokens of each sample; raise `RunError` if one has none."""
+    """Return the number of tokens of each sample; raise `RunError` if a sample has no tokens."""
     lengths = list(map(len, texts))
     if not lengths or 0 in lengths:
-        raise RunError("every sample needs at least one token to be rewarded for")
+        raise RunError("every sample needs at least one token to reward")
     return lengths
 
 
 def mean_of(scores: Sequence[float]) -> MetricResult:
-    """The figure whose corpus value is the mean of its samples'."""
+    """Return a result whose corpus value is the mean of the scores."""
     return MetricResult(sum(scores) / len(scores), list(scores))
 
 
 @dataclass(frozen=True)
 class RewardOptions:
-    """Conversion of a metric to a reward: ``offset + scale`` · a figure."""
+    """Conversion of a metric to a reward: ``offset + scale * value``."""
 
-    key: str | None = None  # Name of the figure; null if the metric has only one
-    scale: float = 1.0  # Negative if less is better (perplexity, TER)
+    key: str | None = None  # Name of the value; may be null if there is only one
+    scale: float = 1.0  # Negative if lower is better (perplexity, TER)
     offset: float = 0.0
 
 
 @dataclass(kw_only=True)
 class Metric(Scorer):
-    """Measures generations by named figures. A subclass implements `measure`.
+    """Measures generations with one or more named values. Subclasses implement `measure`.
 
-    `needs_references` and `needs_meta` name the requirements on every sample.
+    `needs_references` and `needs_meta` declare what every sample must have.
     """
 
     reward_options = RewardOptions()
 
     @abstractmethod
     def measure(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> Figures:
-        """Figures of samples that have been checked."""
+        """Measure samples that have already been checked."""
 
     def figure_names(self) -> Collection[str]:
-        """Names of a metric's figures if it has several; known before anything is measured."""
+        """Names of the metric's values if it has several; known before anything is measured."""
         return ()
 
     def compute(self, prompts: Texts, generations: Texts, references: References, meta: Meta = None) -> Figures:
@@ -262,7 +262,7 @@ class Metric(Scorer):
         return self.measure(prompts, generations, references, meta)
 
     def score(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> list[float]:
-        """Figure of each sample, scaled; if it exists only for a corpus, each sample is a corpus of its own."""
+        """Return each sample's scaled value; a metric that is defined only for a corpus measures each sample alone."""
         figures = self.compute(prompts, generations, references, meta)
         key = self.check_key(figures)
         scores = figures[key].sentences
@@ -272,20 +272,20 @@ class Metric(Scorer):
         return [self.reward_options.offset + self.reward_options.scale * score for score in scores]
 
     def check_key(self, names: Collection[str]) -> str:
-        """Return the name out of ``names`` that is the reward; `ConfigError` if missing or ambiguous."""
+        """Return the one of ``names`` to use as the reward; raise `ConfigError` if it is missing or ambiguous."""
         key = self.reward_options.key
         if key is None and len(names) == 1:
             return next(iter(names))
         if key is None:
-            raise ConfigError(f"{self.name} has several figures, name one with key=…: {', '.join(sorted(names))}")
+            raise ConfigError(f"{self.name} has several values, choose one with key=…: {', '.join(sorted(names))}")
         if key not in names:
             raise ConfigError(unknown(f"key of {self.name}", key, names))
         return key
 
 
 class LexicalMetric(Metric):
-    """Base of metrics that compare words. Characters of scripts without spaces are words (see `spaced`).
-    With ``compat`` a run of such characters (Chinese, Japanese, Thai, …) is one word, and a warning says so.
+    """Base class of metrics that compare words. Each character of a script without spaces is a word (see `spaced`).
+    With ``compat``, a run of such characters (Chinese, Japanese, Thai, …) is one word, and a warning is issued.
     """
 
     @property
@@ -305,8 +305,8 @@ class LexicalMetric(Metric):
         """Warn if texts that are not split have scripts without spaces."""
         if self.compat and any(c.isalpha() and stands_apart(c) for text in generations for c in text):
             warnings.warn(
-                f"with compat={self.compat} {self.name} takes a run of Chinese, Japanese, Thai, … characters as one "
-                "word, as the original did: leave compat out to count characters",
+                f"with compat={self.compat} {self.name} treats a run of Chinese, Japanese, Thai, … characters as one "
+                "word, as the original does: remove compat to count characters",
                 stacklevel=3,
             )
 

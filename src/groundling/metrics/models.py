@@ -1,4 +1,4 @@
-"""Metrics computed by models: sequence classifiers (learned reward, intent, BLEURT), BERTScore, perplexity."""
+"""Metrics computed by models: sequence classifiers (learned reward, intent, BLEURT), BERTScore and perplexity."""
 
 import math
 import warnings
@@ -32,14 +32,14 @@ from groundling.runtime.devices import find_device
 if TYPE_CHECKING:
     from groundling.lm import LanguageModel
 
-END_OF_UTTERANCE = "<EOU>"  # Follows each utterance of a dialogue's prompt
+END_OF_UTTERANCE = "<EOU>"  # Follows each utterance in the prompt of a dialogue
 ACTS = ("inform", "question", "directive", "commissive")  # DailyDialog's acts 1 to 4
 Output = Literal["softmax", "sigmoid", "logit"]
 
 
 @dataclass(kw_only=True)
 class ClassifierMetric(Metric):
-    """A metric computed by a sequence classifier of Transformers, which is loaded at first use."""
+    """A metric computed by a Transformers sequence classifier, which is loaded on first use."""
 
     model_name: str  # Folder or hub id of the classifier
     batch_size: Annotated[int, Ge(1)] = 32
@@ -51,12 +51,12 @@ class ClassifierMetric(Metric):
         check_model("classifier", self.model_name)
 
     def logits(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Tensor:
-        """Logits ``(len(texts), num_labels)`` of texts or of pairs (text, pair), float32, on the CPU.
-        Long texts are truncated at ``truncation_side``; of a pair the longer one is, until both are equally long.
+        """Return logits ``(len(texts), num_labels)`` of texts or of pairs (text, pair), float32 on the CPU.
+        Long texts are truncated at ``truncation_side``; in a pair, the longer text is truncated first.
         """
         tokenizer, model, longest = self._loaded
         device = next(model.parameters()).device
-        if not tokenizer.num_special_tokens_to_add():  # an empty text would have no token
+        if not tokenizer.num_special_tokens_to_add():  # an empty text would have no tokens
             texts = [text or tokenizer.bos_token or tokenizer.pad_token for text in texts]
         rows = []
         for first in range(0, len(texts), self.batch_size):
@@ -75,30 +75,30 @@ class ClassifierMetric(Metric):
 
     @cached_property
     def config(self) -> Any:
-        """The model's config, read without its weights."""
+        """The model's config, loaded without its weights."""
         return check_model("classifier", self.model_name)
 
     def index_of(self, label: str) -> int:
-        """Return the output of a label, by its exact name or, if only one matches, in any case."""
+        """Return the index of a label, matched exactly or, if that is unambiguous, ignoring case."""
         names = {index: str(name).strip() for index, name in self.config.id2label.items()}
         if sorted(names) != list(range(len(names))):
             raise ConfigError(
-                f"{self.model_name} numbers its labels {self.listed_labels()}: number id2label of its config.json "
-                "from 0, or give label_ix=INDEX"
+                f"{self.model_name} does not number its labels from 0 ({self.listed_labels()}): renumber id2label in "
+                "its config.json, or set label_ix=INDEX"
             )
         for same in (str, str.casefold):
             found = [index for index, name in names.items() if same(name) == same(label.strip())]
             if len(found) == 1:
                 return found[0]
         count = "several labels" if found else "no label"
-        raise ConfigError(f"{self.model_name} has {count} {label!r}: it has {self.listed_labels()}")
+        raise ConfigError(f"{self.model_name} has {count} {label!r}; its labels are {self.listed_labels()}")
 
     def listed_labels(self) -> str:
         return ", ".join(f"{index} {name!r}" for index, name in self.config.id2label.items())
 
     @cached_property
     def _loaded(self) -> tuple[Any, Any, int | None]:
-        """Tokenizer, model, and the number of tokens that it can read (None: nothing limits it)."""
+        """Tokenizer, model, and the maximum number of tokens it can read (None if unlimited)."""
         tokenizer, model = load_model(
             "classifier",
             self.model_name,
@@ -110,7 +110,7 @@ class ClassifierMetric(Metric):
             tokenizer.pad_token = tokenizer.eos_token or tokenizer.convert_ids_to_tokens(0)
         model.config.pad_token_id = tokenizer.pad_token_id
         positions = getattr(model.config, "max_position_embeddings", None)
-        if positions is not None:  # RoBERTa and its relatives number positions from that of padding on
+        if positions is not None:  # RoBERTa and similar models number positions from the padding index on
             tables = [module for name, module in model.named_modules() if name.endswith("position_embeddings")]
             padding = [getattr(table, "padding_idx", None) for table in tables]
             positions -= max((index + 1 for index in padding if index is not None), default=0)
@@ -122,25 +122,25 @@ class ClassifierMetric(Metric):
 @dataclass(kw_only=True)
 class LearnedReward(ClassifierMetric):
     """A sequence classifier's output for a label, given prompt and generation (IMDB: P(positive sentiment)).
-    For a reward model with one output this is its logit. With ``compat`` it is always the softmax, which is 1 for
-    every text if there is one output.
+    For a reward model with one output, this is its logit. With ``compat`` it is always the softmax, which is 1 for
+    every text if there is only one output.
     """
 
     label_ix: int | None = None
     """Index of the label."""
     label: str | int | None = None
-    """Name of the label in the config (5 is the label named "5"), instead of its index; not needed with one output."""
+    """Name of the label in the config, instead of its index (5 is the label named "5"). Optional with one output."""
     output: Output | None = None
-    """"softmax" over all labels, "sigmoid" or "logit" of the label's output. null: "logit" of a single output or a
-    regression, "sigmoid" of a multi-label model, else "softmax"."""
+    """"softmax" over all labels, or "sigmoid" or "logit" of the label's output. If null: "logit" for a single output
+    or a regression model, "sigmoid" for a multi-label model, otherwise "softmax"."""
     include_prompt_for_eval: bool = True
-    """The classifier reads the prompt before the generation."""
+    """If true, the classifier reads the prompt before the generation."""
 
     def __post_init__(self) -> None:
         if self.compat and self.output not in (None, "softmax"):
-            raise ConfigError(f"with compat={self.compat} output is softmax: leave output={self.output} out")
+            raise ConfigError(f"with compat={self.compat} output is always softmax: remove output={self.output}")
         if self.label is not None and self.label_ix is not None:
-            raise ConfigError(f"give label={self.label!r} or label_ix={self.label_ix}, not both")
+            raise ConfigError(f"set label={self.label!r} or label_ix={self.label_ix}, not both")
 
     def check(self) -> None:
         self._label_and_output()
@@ -155,7 +155,7 @@ class LearnedReward(ClassifierMetric):
         return {"semantic/learned_automodel_metric": mean_of(scores[:, label].tolist())}
 
     def _label_and_output(self) -> tuple[int, Output]:
-        """Index of the label, and the function of the logits; raise `ConfigError` if the model lacks them."""
+        """Return the label's index and the function of its logits; raise `ConfigError` if the model lacks them."""
         config = self.config
         single = config.num_labels == 1
         if self.label is not None:
@@ -163,18 +163,18 @@ class LearnedReward(ClassifierMetric):
         elif single or self.label_ix is not None:
             index = self.label_ix or 0
             if not 0 <= index < config.num_labels:
-                raise ConfigError(f"{self.model_name} has no label {index}: it has {self.listed_labels()}")
+                raise ConfigError(f"{self.model_name} has no label {index}; its labels are {self.listed_labels()}")
         else:
-            raise ConfigError(f"learned_reward needs label=NAME or label_ix=INDEX of {self.listed_labels()}")
+            raise ConfigError(f"learned_reward needs label=NAME or label_ix=INDEX; available: {self.listed_labels()}")
         if self.compat:
             if single:
                 warnings.warn(
-                    f"learned_reward is 1 for every text with compat={self.compat}: leave it out", stacklevel=2
+                    f"with compat={self.compat} learned_reward is 1 for every text: remove compat", stacklevel=2
                 )
             return index, "softmax"
         if single and self.output == "softmax":
             raise ConfigError(
-                f"{self.model_name} has one output, whose softmax is 1 for every text: set output=logit or sigmoid"
+                f"{self.model_name} has one output, whose softmax is always 1: set output=logit or output=sigmoid"
             )
         usual: dict[str | None, Output] = {"regression": "logit", "multi_label_classification": "sigmoid"}
         return index, self.output or ("logit" if single else usual.get(config.problem_type, "softmax"))
@@ -183,9 +183,9 @@ class LearnedReward(ClassifierMetric):
 @metrics.register("intent_accuracy")
 @dataclass(kw_only=True)
 class IntentAccuracy(ClassifierMetric):
-    """1 if an answer has the dialogue act ``meta["intent"]`` (DailyDialog's, 1 to 4) by a classifier; else 0.
-    The classifier reads the last utterance of the prompt and the answer. Its labels are found by the acts' names
-    (`ACTS`), or else are in the acts' order.
+    """1 if a classifier assigns the dialogue act ``meta["intent"]`` (DailyDialog's, 1 to 4) to an answer, else 0.
+    The classifier reads the last utterance of the prompt and the answer. Its labels are matched to the acts by name
+    (`ACTS`) or, if the names differ, by order.
     """
 
     model_name: str = "rajkumarrrk/roberta-daily-dialog-intent-classifier"
@@ -194,7 +194,7 @@ class IntentAccuracy(ClassifierMetric):
 
     def check(self) -> None:
         if self.config.num_labels < 2:
-            raise ConfigError(f"{self.model_name} has one output, and cannot tell intents apart: name another model")
+            raise ConfigError(f"{self.model_name} has one output and cannot distinguish intents: choose another model")
 
     def measure(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> Figures:
         self.check()
@@ -207,7 +207,7 @@ class IntentAccuracy(ClassifierMetric):
         return {"intent/accuracy": mean_of([float(p == w) for p, w in zip(predicted, wanted, strict=True)])}
 
     def _index(self, intent: Any) -> int:
-        """Return the label of an act, which some pools give as a list of one."""
+        """Return the label of an act, which some pools store as a list of one."""
         config = self.config
         labels = {str(name).lower(): index for index, name in config.id2label.items()}
         order = [labels[name] for name in ACTS] if labels.keys() >= set(ACTS) else range(config.num_labels)
@@ -216,15 +216,15 @@ class IntentAccuracy(ClassifierMetric):
             return order[range(1, len(order) + 1).index(act)]
         except (TypeError, ValueError, IndexError) as error:
             raise RunError(
-                f"meta['intent']={intent!r} is none of the acts 1 to {len(order)} of {self.model_name}, which has "
-                f"{self.listed_labels()}"
+                f"meta['intent']={intent!r} must be an act from 1 to {len(order)} of {self.model_name}, whose labels "
+                f"are {self.listed_labels()}"
             ) from error
 
 
 @metrics.register("bleurt")
 @dataclass(kw_only=True)
 class Bleurt(ClassifierMetric):
-    """BLEURT (Sellam et al. 2020) of the best reference, by a checkpoint for Transformers (without TensorFlow)."""
+    """BLEURT (Sellam et al. 2020) for the best reference, from a Transformers checkpoint (without TensorFlow)."""
 
     model_name: str = "Elron/bleurt-base-128"
 
@@ -234,8 +234,8 @@ class Bleurt(ClassifierMetric):
     def check(self) -> None:
         if self.config.num_labels != 1:
             raise ConfigError(
-                f"BLEURT is a regression with one output, and {self.model_name} has "
-                f"{self.listed_labels()}: name a BLEURT checkpoint"
+                f"BLEURT needs a regression model with one output, but {self.model_name} has the labels "
+                f"{self.listed_labels()}: set model_name to a BLEURT checkpoint"
             )
 
     def measure(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> Figures:
@@ -250,14 +250,14 @@ class Bleurt(ClassifierMetric):
 @metrics.register("bert_score")
 @dataclass(kw_only=True)
 class BertScore(Metric):
-    """BERTScore (Zhang et al. 2020) of the library bert-score: F1 of the best reference; 0 if a text is empty."""
+    """BERTScore (Zhang et al. 2020) of the bert-score library: F1 for the best reference; 0 if a text is empty."""
 
     language: str = "en"
-    """Chooses the model: roberta-large for English, bert-base-multilingual-cased for most others."""
+    """Determines the default model: roberta-large for English, bert-base-multilingual-cased for most others."""
     model_name: str | None = None
-    """Folder or hub id of another model."""
+    """Folder or hub id of the model to use instead."""
     num_layers: int | None = None
-    """Layer of the embeddings; needed with a ``model_name`` that bert-score does not know."""
+    """Layer of the embeddings; required for a ``model_name`` unknown to bert-score."""
     batch_size: Annotated[int, Ge(1)] = 64
     device: str = "auto"
 
@@ -268,7 +268,7 @@ class BertScore(Metric):
     def check(self) -> None:
         check_library("bert_score")
         if self.model_name is not None:
-            check_model("model of BERTScore", self.model_name)
+            check_model("BERTScore model", self.model_name)
 
     def measure(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> Figures:
         given = [[text for text in texts if text.strip()] for texts in references]
@@ -290,8 +290,8 @@ class BertScore(Metric):
         bert_score = library("bert_score")
         name = self.model_name or bert_score.utils.lang2model[self.language]
         if self.num_layers is None and name not in bert_score.utils.model2layers:
-            raise ConfigError(f"bert_score.num_layers must be given with model_name={name}: the embeddings' layer")
-        with loading("model of BERTScore", name), quietly():
+            raise ConfigError(f"bert_score needs num_layers, the layer of the embeddings, for model_name={name}")
+        with loading("BERTScore model", name), quietly():
             return bert_score.BERTScorer(
                 model_type=name, num_layers=self.num_layers, device=str(find_device(self.device))
             )
@@ -301,18 +301,18 @@ class BertScore(Metric):
 @dataclass(kw_only=True)
 class CausalPerplexity(Metric):
     """Perplexity of a causal language model on all references, joined by blank lines.
-    The text is read in windows of ``width`` tokens, which begin every ``stride`` tokens, and each token is predicted
-    once. With ``compat`` the mean of the first window has the weight of one token too many, as in the original.
+    The text is read in windows of ``width`` tokens that start every ``stride`` tokens; each token is predicted once.
+    With ``compat`` the mean of the first window is weighted by one token too many, as in the original.
     """
 
     lm: Annotated["LanguageModel | str", Provided("lm", settable=str)] = field(repr=False)
-    """The language model under training, or the folder or hub id of another."""
+    """The language model under training, or the folder or hub id of a different one."""
     stride: Annotated[int, Ge(1)] = 512
-    """Tokens between the beginnings of windows; fewer give every token more context, and cost more."""
+    """Tokens between the starts of windows; smaller values give each token more context but cost more."""
     width: Annotated[int, Ge(2)] = 1024
-    """Tokens of a window, if the model reads as many; the default is GPT-2's context length."""
+    """Tokens per window, limited to what the model can read; the default is GPT-2's context length."""
     device: str = "auto"
-    """Device of a model that ``lm`` names."""
+    """Device of the model if ``lm`` is a folder or hub id."""
 
     needs_references = True
 
@@ -322,8 +322,7 @@ class CausalPerplexity(Metric):
         config = check_model("language model", resolve(self.lm)) if isinstance(self.lm, str) else self.lm
         if config.is_encoder_decoder:
             raise ConfigError(
-                "causal_perplexity needs a causal language model, not an encoder-decoder: name one with "
-                "lm=FOLDER_OR_ID"
+                "causal_perplexity needs a causal language model, not an encoder-decoder: set lm=FOLDER_OR_ID"
             )
 
     def measure(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> Figures:
@@ -336,7 +335,7 @@ class CausalPerplexity(Metric):
         stride = min(self.stride, width)
         for first in range(0, len(tokens), stride):  # the first token to predict; earlier ones are its context
             start, end = max(0, first + stride - width), min(first + stride, len(tokens))
-            predicted = end - max(first, start + 1)  # nothing predicts a window's first token
+            predicted = end - max(first, start + 1)  # a window's first token cannot be predicted
             if predicted < 1:
                 continue
             with torch.no_grad(), lm.autocast():

@@ -1,4 +1,4 @@
-"""PARENT (Dhingra et al. 2019, arXiv 1906.01081), for texts written from tables."""
+"""PARENT (Dhingra et al. 2019, arXiv 1906.01081), for texts generated from tables."""
 
 import math
 from collections import Counter
@@ -22,7 +22,7 @@ from groundling.metrics.metric import (
 from groundling.metrics.tokens import ngrams, spaced
 
 _MAX_ORDER = 4
-_TINY = 1e-8  # Keeps the F-score of two zeros from dividing by zero, as in the authors' program
+_TINY = 1e-8  # Avoids division by zero in the F-score of two zeros, as in the authors' code
 
 Words = tuple[str, ...]
 _FIGURES = ("precision", "recall", "f_score")
@@ -31,15 +31,15 @@ _FIGURES = ("precision", "recall", "f_score")
 @metrics.register("parent_totto")
 @dataclass(kw_only=True)
 class Parent(LexicalMetric):
-    """Precision, recall and F-score against reference and table, of the reference with the best F-score.
-    Texts are lower-cased and tokenised by mteval's 13a. The table is ``meta[…]["raw_table"]`` (or ``["table"]``):
-    ToTTo's mapping, of which titles and highlighted cells count, or pairs of attribute and value.
+    """Precision, recall and F-score against reference and table, for the reference with the best F-score.
+    Texts are lowercased and tokenised with mteval's 13a. The table is ``meta[…]["raw_table"]`` (or ``["table"]``):
+    either ToTTo's mapping, whose titles and highlighted cells are used, or (attribute, value) pairs.
     """
 
     lambda_weight: Annotated[float | None, Ge(0), Le(1)] = None
-    """Weight of the table in recall; null: the share of the table that the reference leaves out."""
+    """Weight of the table in recall. If null, the share of the table that the reference omits is used."""
     smoothing: Annotated[float, Gt(0)] = 1e-5
-    """Replaces a precision or recall of 0, except for single words' precision."""
+    """Replaces a precision or recall of 0, except for the precision of single words."""
 
     needs_references = True
     required_library = "sacrebleu"
@@ -61,7 +61,7 @@ class Parent(LexicalMetric):
         return {name: mean_of(column) for name, column in zip(self.figure_names(), columns, strict=True)}
 
     def _score(self, generation: Words, reference: Words, values: Sequence[Words]) -> tuple[float, float, float]:
-        """Precision, recall and F-score against one reference (sections 3.1 to 3.3 of the paper)."""
+        """Return precision, recall and F-score against one reference (sections 3.1 to 3.3 of the paper)."""
         in_table = {word for value in values for word in value}
         precisions, recalls = [], []
         for order in range(1, _MAX_ORDER + 1):
@@ -89,7 +89,7 @@ def _overlap(ngram: Words, in_table: set[str]) -> float:
 
 
 def _entailed_precision(written: Counter[Words], wanted: Counter[Words], in_table: set[str]) -> float:
-    """Share of the generated n-grams that reference or table entail (equation 2); 0 without n-grams."""
+    """Share of generated n-grams entailed by reference or table (equation 2); 0 if there are no n-grams."""
     entailed = 0.0
     for ngram, count in written.items():
         in_reference = min(1.0, wanted[ngram] / count)
@@ -98,7 +98,7 @@ def _entailed_precision(written: Counter[Words], wanted: Counter[Words], in_tabl
 
 
 def _recall(written: Counter[Words], wanted: Counter[Words], in_table: set[str]) -> float:
-    """Share of the reference's n-grams that are generated, weighted by `_overlap`; 1 without n-grams."""
+    """Share of the reference's n-grams that were generated, weighted by `_overlap`; 1 if there are no n-grams."""
     weights = {ngram: count * _overlap(ngram, in_table) for ngram, count in wanted.items()}
     total = sum(weights.values())
     recalled = sum(weight * min(1.0, written[ngram] / wanted[ngram]) for ngram, weight in weights.items())
@@ -106,7 +106,7 @@ def _recall(written: Counter[Words], wanted: Counter[Words], in_table: set[str])
 
 
 def _mentioned(values: Sequence[Words], text: Words) -> float:
-    """Mean, over the table's values, of the share of their words that ``text`` has in order (equation 6)."""
+    """Mean, over the table's values, of the share of words that occur in ``text`` in order (equation 6)."""
     shares = [_longest_common_subsequence(value, text) / len(value) for value in values if value]
     return sum(shares) / len(shares) if shares else 0.0
 
@@ -126,7 +126,7 @@ def _geometric_mean(shares: Sequence[float]) -> float:
 
 
 def table_values(meta: Mapping[str, Any], index: int) -> list[str]:
-    """Values of the table in a sample's ``meta``; raise `RunError` if it is missing or malformed."""
+    """Return the values of the table in a sample's ``meta``; raise `RunError` if it is missing or malformed."""
     table = meta.get("raw_table", meta.get("table"))
     try:
         if isinstance(table, Mapping):
@@ -136,13 +136,13 @@ def table_values(meta: Mapping[str, Any], index: int) -> list[str]:
         return [str(value) for _, value in table]
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise RunError(
-            f"Parent needs meta['raw_table'] of every sample, of ToTTo's form or [[attribute, value], …]: "
+            f"Parent needs meta['raw_table'] for every sample, in ToTTo's format or as [[attribute, value], …]: "
             f"sample {index} has {str(table)[:60]}"
         ) from error
 
 
 def _totto_values(table: Mapping[str, Any]) -> Iterable[str]:
-    """Page title, section title, and the highlighted cells (all cells if none is highlighted)."""
+    """Return page title, section title and the highlighted cells (all cells if no cell is highlighted)."""
     yield from (table[key] for key in ("table_page_title", "table_section_title") if table.get(key))
     rows = table["table"]
     cells = [rows[row][column] for row, column in table.get("highlighted_cells") or ()]

@@ -1,4 +1,4 @@
-"""SummaC (Laban et al. 2022, arXiv 2111.09525): entailment of each sentence of a summary by its source."""
+"""SummaC (Laban et al. 2022, arXiv 2111.09525): entailment of each summary sentence by the source."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +12,12 @@ from groundling.metrics.metric import Figures, Meta, References, Texts, mean_of,
 from groundling.metrics.models import ClassifierMetric
 from groundling.metrics.tokens import SENTENCE_END, spaced
 
-NLI_MODELS = {"mnli": "roberta-large-mnli", "vitc": "tals/albert-xlarge-vitaminc-mnli"}  # By the authors' names
+NLI_MODELS = {"mnli": "roberta-large-mnli", "vitc": "tals/albert-xlarge-vitaminc-mnli"}  # Hub ids by name in the paper
 _LABELS = {
     "roberta-large-mnli": {"contradiction": 0, "neutral": 1, "entailment": 2},
     "tals/albert-xlarge-vitaminc-mnli": {"entailment": 0, "contradiction": 1, "neutral": 2},
 }  # Labels of models whose configs do not name them
-_SHORTEST_SENTENCE = 10  # Characters that a sentence must exceed; one of a script without spaces counts twice
+_SHORTEST_SENTENCE = 10  # Sentences must have more characters; those of scripts without spaces count twice
 _MOST_SOURCE_SENTENCES = 100
 _BINS = (
     0.0, 0.01, 0.02, 0.03, 0.04, 0.07, 0.13, 0.37, 0.90, 0.91, 0.92, 0.93, 0.94, 0.95, 0.955, 0.96, 0.965, 0.97,
@@ -28,10 +28,10 @@ _MOST_SUMMARY_SENTENCES = 10
 
 @dataclass(kw_only=True)
 class _SummaC(ClassifierMetric):
-    """Base of both: probabilities of a natural-language-inference model for all pairs of sentences."""
+    """Base class: natural language inference probabilities for all pairs of source and summary sentences."""
 
     model_name: str = "vitc"
-    """ "mnli", "vitc", a folder or a hub id of a model whose labels are entailment, neutral, contradiction."""
+    """ "mnli", "vitc", or a folder or hub id of a model with the labels entailment, neutral and contradiction."""
 
     truncation_side = "right"
 
@@ -39,7 +39,7 @@ class _SummaC(ClassifierMetric):
         self.model_name = NLI_MODELS.get(self.model_name, self.model_name)
 
     def pair_probabilities(self, source: str, summary: str) -> tuple[Tensor, Tensor] | None:
-        """P(entailment), P(contradiction): float32 ``(source sentences, summary sentences)``; None without a pair."""
+        """P(entailment), P(contradiction): float32 ``(source sentences, summary sentences)``; None without pairs."""
         premises, claims = _sentences(source)[:_MOST_SOURCE_SENTENCES], _sentences(summary)
         if not premises or not claims:
             return None
@@ -49,8 +49,8 @@ class _SummaC(ClassifierMetric):
         labels = _LABELS.get(self.model_name) or {str(name).lower(): i for i, name in self.config.id2label.items()}
         if not {"entailment", "contradiction"} <= labels.keys():
             raise ConfigError(
-                f"model_name={self.model_name} has the labels {', '.join(labels)}: SummaC needs a model of natural "
-                "language inference with the labels entailment and contradiction (id2label in config.json)"
+                f"model_name={self.model_name} has the labels {', '.join(labels)}: SummaC needs a natural language "
+                "inference model with the labels entailment and contradiction (id2label in config.json)"
             )
         return probabilities[..., labels["entailment"]], probabilities[..., labels["contradiction"]]
 
@@ -59,7 +59,7 @@ class _SummaC(ClassifierMetric):
 @dataclass(kw_only=True)
 class SummaCZeroShot(_SummaC):
     """SummaC-ZS with the prompt as source: mean of entailment minus contradiction over the generated sentences.
-    Each is the maximum over the source's sentences. A text without a sentence of more than ten characters scores 0.
+    Each score is the maximum over the source's sentences. A text without sentences of over ten characters scores 0.
     """
 
     def measure(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> Figures:
@@ -74,16 +74,16 @@ class SummaCZeroShot(_SummaC):
 @metrics.register("summaCConv")
 @dataclass(kw_only=True)
 class SummaCConvolution(_SummaC):
-    """SummaC-Conv with the prompt as source: a trained layer on each sentence's histogram of entailments."""
+    """SummaC-Conv with the prompt as source: a trained layer applied to each sentence's entailment histogram."""
 
     weights: str | None = None
-    """The trained layers: summac_conv_vitc_sent_perc_e.bin of github.com/tingofurro/summac, or as safetensors."""
+    """The trained layers: summac_conv_vitc_sent_perc_e.bin from github.com/tingofurro/summac, or as safetensors."""
 
     def check(self) -> None:
         if self.weights is None or not Path(self.weights).is_file():
             raise GroundlingError(
-                f"summaCConv needs its trained layers, weights={self.weights} is no file: download "
-                "summac_conv_vitc_sent_perc_e.bin from github.com/tingofurro/summac and name it"
+                f"summaCConv needs its trained layers, but weights={self.weights} is not a file: download "
+                "summac_conv_vitc_sent_perc_e.bin from github.com/tingofurro/summac and set weights to its path"
             )
         super().check()
 
@@ -104,13 +104,13 @@ def _sentences(text: str) -> list[str]:
 
 
 def _convolved(entailment: Tensor | None, weights: dict[str, Tensor]) -> float:
-    """The probability of "consistent", from entailments ``(source sentences, summary sentences)`` (section 3.2.2)."""
+    """Return P("consistent") from entailments ``(source sentences, summary sentences)`` (section 3.2.2)."""
     mean = torch.zeros(())
     if entailment is not None:
         columns = entailment.T[:_MOST_SUMMARY_SENTENCES]
         bins = torch.tensor(_BINS)
         histograms = torch.stack([torch.histogram(column.contiguous(), bins).hist for column in columns])
         mean = (histograms @ weights["mlp.weight"].T + weights["mlp.bias"]).mean()
-    features = mean.expand(3)  # the authors' layer takes minimum, mean and maximum, and gives the mean for all three
+    features = mean.expand(3)  # the authors' layer takes minimum, mean and maximum, but gets the mean for all three
     logits = weights["layer_final.weight"] @ features + weights["layer_final.bias"]
     return logits.softmax(-1)[1].item()

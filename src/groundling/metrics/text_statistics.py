@@ -1,4 +1,4 @@
-"""Figures of texts without references: diversity, and two synthetic tasks on which a text generator soon learns."""
+"""Text metrics without references: diversity, and two synthetic tasks that text generators learn quickly."""
 
 import contextlib
 import math
@@ -34,8 +34,8 @@ _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 @metrics.register("diversity")
 @dataclass(kw_only=True)
 class Diversity(LexicalMetric):
-    """Vocabulary, distinct n-grams, entropies and lengths of lower-cased words, with and without punctuation.
-    (GEM, Gehrmann et al. 2021, arXiv 2102.01672)
+    """Vocabulary, distinct n-grams, entropies and lengths of lowercased words, with and without punctuation.
+    From GEM (Gehrmann et al. 2021, arXiv 2102.01672).
     """
 
     window_size: Annotated[int, Ge(1)] = 100
@@ -60,12 +60,12 @@ class Diversity(LexicalMetric):
 
 
 def _is_punctuation(word: str) -> bool:
-    """Return True for a single punctuation character of any script."""
+    """Return True for a single punctuation character in any script."""
     return word in _PUNCTUATION or (len(word) == 1 and unicodedata.category(word)[0] == "P")
 
 
 def _msttr(texts: Sequence[Sequence[str]], size: int) -> float:
-    """Mean type-token ratio of segments of ``size`` words of the joined texts, to five decimals."""
+    """Return the mean type-token ratio of ``size``-word segments of the joined texts, to five decimals."""
     joined = [word for text in texts for word in text]
     ratios = [len(set(joined[start : start + size])) / size for start in range(0, len(joined) - size + 1, size)]
     return round(statistics.fmean(ratios), 5) if ratios else math.nan
@@ -84,7 +84,7 @@ def _lengths(texts: Sequence[Sequence[str]]) -> dict[str, float]:
 
 
 def _ngram_figures(texts: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Figures of the 1-, 2- and 3-grams of all texts; entropies in bits."""
+    """Return statistics of the 1-, 2- and 3-grams of all texts; entropies are in bits."""
     figures: dict[str, float] = {}
     shorter: Counter[tuple[str, ...]] = Counter()
     for order in range(1, _MAX_ORDER + 1):
@@ -110,10 +110,10 @@ def _ngram_figures(texts: Sequence[Sequence[str]]) -> dict[str, float]:
 @metrics.register("increasing_numbers")
 @dataclass(kw_only=True)
 class IncreasingNumbers(Metric):
-    """Number of leading numbers that strictly increase, divided by the number of words."""
+    """Number of leading numbers in strictly increasing order, divided by the number of words."""
 
     min_tokens: Annotated[int, Ge(1)] = 20
-    """A text has at least half as many words for the division."""
+    """A text is treated as having at least half this many words."""
 
     def measure(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> Figures:
         words = [text.split() for text in generations]
@@ -135,7 +135,7 @@ def _num_increasing(tokens: Sequence[str]) -> int:
 @metrics.register("dates")
 @dataclass(kw_only=True)
 class Dates(Metric):
-    """1 if a text has a date, written year-month-day in digits (2020-01-31); else 0."""
+    """1 if a text contains a date in digits as year-month-day (2020-01-31), else 0."""
 
     def measure(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> Figures:
         return {"synthetic/dates_in_text": mean_of([float(bool(_DATE.search(text))) for text in generations])}

@@ -1,4 +1,4 @@
-"""Words of texts in any script, which lexical metrics count."""
+"""Word splitting for any script, used by lexical metrics."""
 
 import functools
 import re
@@ -16,14 +16,15 @@ _UNSPACED = (
 """Code points of scripts that are written without spaces between words: Thai, Lao; Tibetan; Myanmar; Khmer; Tai Le,
 New Tai Lue; Tai Tham; Balinese; radicals; Hiragana, Katakana, Bopomofo; Han, Yi; Javanese; Tai Viet."""
 _ZERO_WIDTH_SPACE = "\u200b"
-_FIRST_OTHER = 0x370  # Code points below are Latin letters and punctuation, which the libraries handle
-_SHARED_PUNCTUATION = range(0x2000, 0x2070)  # Quotes and dashes that also occur in Latin texts: left to the libraries
+_FIRST_OTHER = 0x370  # Code points below this are Latin letters and punctuation, which the libraries handle
+_SHARED_PUNCTUATION = range(0x2000, 0x2070)  # Quotes and dashes also used in Latin texts; left to the libraries
 
 
 def spaced(text: str) -> str:
     """Put spaces around each character of scripts without spaces, and around punctuation of non-Latin scripts.
-    Splitting the result at spaces gives words, in Chinese, Japanese, Thai, Lao, Khmer, Myanmar, Tibetan, … characters
-    with their combining marks and joiners. A zero-width space is a space. Latin text is only composed (NFC).
+    Splitting the result at spaces gives words; in Chinese, Japanese, Thai, Lao, Khmer, Myanmar, Tibetan, … these are
+    characters with their combining marks and joiners. A zero-width space becomes a space. Latin text is only
+    normalised (NFC).
     """
     if text.isascii():
         return text
@@ -39,7 +40,7 @@ def spaced(text: str) -> str:
 
 
 def alphanumeric(text: str) -> list[str]:
-    """Lower-cased words of letters, digits and combining marks, without joiners; for ASCII ROUGE's words."""
+    """Lowercased words of letters, digits and combining marks, without joiners; for ASCII, these are ROUGE's words."""
     return "".join(map(_alphanumeric, spaced(text.lower()))).split()
 
 
@@ -50,7 +51,7 @@ def ngrams(tokens: Sequence[str], order: int) -> Counter[tuple[str, ...]]:
 
 @functools.lru_cache(maxsize=2**16)
 def stands_apart(character: str) -> bool:
-    """Return True for a character that `spaced` makes a separate word."""
+    """Return True for a character that `spaced` turns into a separate word."""
     code = ord(character)
     if any(first <= code <= last for first, last in _UNSPACED):
         return True
@@ -72,7 +73,7 @@ def _alphanumeric(character: str) -> str:
 
 
 SENTENCE_END = re.compile(r"(?<=[.!?؟۔।॥])\s+|(?<=[。！？])\s*(?=[^\s」』”’）])")
-"""End of a sentence; in Chinese and Japanese no space follows it."""
+"""Matches the end of a sentence; in Chinese and Japanese no space follows it."""
 _SUMMARY_SENTENCES = 3
 
 post_processors: Registry[str] = Registry("post-processor")
@@ -81,5 +82,5 @@ post_processors: Registry[str] = Registry("post-processor")
 
 @post_processors.register("three_sentence_summary")
 def three_sentence_summary(text: str) -> str:
-    """Keep the first three sentences, one per line, as RL4LMs measures summaries of its supervised models."""
+    """Keep the first three sentences, one per line, as RL4LMs does when measuring its supervised summaries."""
     return "\n".join(SENTENCE_END.split(text.strip())[:_SUMMARY_SENTENCES])

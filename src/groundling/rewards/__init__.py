@@ -1,7 +1,7 @@
-"""Rewards of texts, and the parts of a run's reward; ids in `docs/metrics.md`, usage in `docs/rewards.md`.
+"""Text rewards, and the parts of a run's reward; ids are listed in `docs/metrics.md`, usage in `docs/rewards.md`.
 
-`create(id, **args)(prompts, generations, references, meta=None)` returns ``(batch,)`` float32, `at_tokens` a reward
-for each token. Every metric is a reward, and `measures` has every reward as a metric.
+`create(id, **args)(prompts, generations, references, meta=None)` returns float32 ``(batch,)``, and its `at_tokens` a
+reward for each token. Every metric is a reward, and `measures` contains every reward as a metric.
 """
 
 from groundling.rewards.part import (

@@ -1,4 +1,4 @@
-"""Rewards of texts that contain others (weighted sums, pools of processes), and the rewards of CommonGen."""
+"""Text rewards built from other rewards (weighted sums, process pools), and the rewards of CommonGen."""
 
 import multiprocessing
 import os
@@ -25,7 +25,7 @@ from groundling.runtime.parallel import end_with
 @rewards.register("weighted_sum")
 @dataclass(kw_only=True)
 class WeightedSum(Reward):
-    """Σ weight · reward; by token if one of the rewards is."""
+    """Weighted sum of rewards; per token if any of them is."""
 
     parts: Sequence[Any]
     """Mappings with ``id``, ``args`` and ``weight`` (default 1); in Python also pairs of a reward and its weight."""
@@ -85,31 +85,31 @@ class WeightedSum(Reward):
 
 
 def create_within(compat: str | None, given: Any, owner: str) -> Scorer:
-    """Make the reward ``given``, a mapping with ``id`` and ``args``, whose ``compat`` is that of its owner by default."""
+    """Create the reward ``given``, a mapping with ``id`` and ``args``; its ``compat`` defaults to the owner's."""
     if isinstance(given, Scorer):
         return given
     if not isinstance(given, Mapping) or "id" not in given or set(given) - {"id", "args"}:
-        raise ConfigError(f"{owner} takes a reward as {{id: …, args: {{…}}}}, got {given!r:.80}")
+        raise ConfigError(f"{owner} expects a reward as {{id: …, args: {{…}}}}, got {given!r:.80}")
     id, args = given["id"], given.get("args") or {}
     if not isinstance(args, Mapping):
         raise ConfigError(f"the args of reward {id!r} must be a mapping, {{name: value}}, got {args!r}")
     return rewards.create(id, **taken(rewards.get(id), {"compat": compat}) | dict(args))
 
 
-_SAMPLES_PER_JOB = 4  # Few, as TER takes a thousand times longer for some texts than for others
-_worker_reward: Scorer  # In a worker process: the reward, kept from job to job with the model that it has loaded
+_SAMPLES_PER_JOB = 4  # Few, because TER takes a thousand times longer for some texts than for others
+_worker_reward: Scorer  # In a worker process: the reward, kept between jobs with the model it has loaded
 
 
 @rewards.register("pooled")
 @dataclass(kw_only=True)
 class Pooled(Reward):
-    """``reward``, computed in several processes, which start at the first call.
+    """Computes ``reward`` in several processes, which start on the first call.
     Meant for TER of long texts (a second per sample); other lexical rewards take milliseconds. Rewards that depend on
-    other samples (CIDEr) are refused.
+    other samples (CIDEr) are rejected.
     """
 
     reward: Any
-    """A mapping with an ``id`` and its ``args``; in Python also a reward."""
+    """A mapping with ``id`` and ``args``; in Python also a reward."""
     num_processes: Annotated[int, Ge(1)] = 2
 
     _inner: Scorer = field(init=False, repr=False)
@@ -118,7 +118,7 @@ class Pooled(Reward):
     def __post_init__(self) -> None:
         self._inner = create_within(self.compat, self.reward, "pooled")
         if not self._inner.by_sample or self._inner.per_token:
-            raise ConfigError(f"{self._inner.name} cannot be pooled: it does not judge each sample by itself")
+            raise ConfigError(f"{self._inner.name} cannot be pooled: it does not score each sample independently")
         self.needs_references = self._inner.needs_pool
 
     def check(self) -> None:
@@ -142,18 +142,18 @@ def _start(parent: int, reward: Scorer) -> None:
 
 
 def _score_in_worker(samples: Sequence[tuple[Any, ...]]) -> list[float]:
-    """Score samples of prompt, generation, references and meta."""
+    """Score (prompt, generation, references, meta) samples."""
     return _worker_reward(*map(list, zip(*samples, strict=True))).tolist()
 
 
-PREFIX = "generate a sentence with:"  # Beginning of the original's prompts
+PREFIX = "generate a sentence with:"  # Start of the original's prompts
 
 
 @rewards.register("common_gen_repeat_penalty_batched")
 @rewards.register("common_gen_repeat_penalty")
 @dataclass(kw_only=True)
 class RepeatPenalty(Reward):
-    """-1 for a sentence that repeats its prompt: the list of concepts, the prefix, or words of the task."""
+    """-1 for a sentence that repeats its prompt: the list of concepts, the prefix, or the task's wording."""
 
     prefix: str = PREFIX
 
@@ -171,28 +171,28 @@ class RepeatPenalty(Reward):
 
 
 def concepts(given: Any) -> list[str]:
-    """Concepts of a sample's meta, given as a list or in one string."""
+    """Return the concepts of a sample's meta, which may be a list or a single string."""
     return given.split() if isinstance(given, str) else [str(concept) for concept in given]
 
 
 @rewards.register("common_gen_preference_model")
 @dataclass(kw_only=True)
 class PreferenceModel(Reward):
-    """P(good) by an encoder-decoder model trained on human choices, reduced for missing concepts.
-    P(good) / (1 + ``missing_coeff`` · missing concepts) + ``meteor_coeff`` · METEOR. It needs ``meta["concepts"]``. A
-    concept is missing if no word has its stem.
+    """P(good) from an encoder-decoder model trained on human choices, reduced for missing concepts.
+    The reward is P(good) / (1 + ``missing_coeff`` · missing concepts) + ``meteor_coeff`` · METEOR. It needs
+    ``meta["concepts"]``. A concept is missing if no word has its stem.
     """
 
     needs_references = True
 
     model_name: str | None = None
-    """Folder or hub id of a T5-like model that answers with one of two words; the authors' are not on the hub."""
+    """Folder or hub id of a T5-like model that answers with one of two words; the authors' model is not on the hub."""
     model_type: str = "11b"
-    """Size of the authors' model, a key of the original's configs; used in a message."""
+    """Size of the authors' model, a key of the original's configs; used only in an error message."""
     good: str = "good"
     bad: str = "bad"
     template: str = "{concepts} || {generation}"
-    """Input of the model."""
+    """Template of the model's input."""
     missing_coeff: float = 1.0
     meteor_coeff: float = 0.0
     batch_size: Annotated[int, Ge(1)] = 8
@@ -216,7 +216,7 @@ class PreferenceModel(Reward):
         return preference + self.meteor_coeff * torch.tensor(meteor.sentences)
 
     def _probabilities(self, texts: Sequence[str]) -> Tensor:
-        """``(batch,)`` float32: probability of the good word's first token, against the bad one's."""
+        """Return the probability of the good word's first token relative to the bad one's, float32 ``(batch,)``."""
         self.check()
         if self._loaded is None:
             self._loaded = load_model("preference model", str(self.model_name), "AutoModelForSeq2SeqLM", self.device)
@@ -224,8 +224,8 @@ class PreferenceModel(Reward):
         answers = [tokenizer(word, add_special_tokens=False)["input_ids"][0] for word in (self.good, self.bad)]
         if answers[0] == answers[1] or tokenizer.unk_token_id in answers:
             raise ConfigError(
-                f"the tokenizer of {self.model_name} does not tell good={self.good!r} and bad={self.bad!r} apart by "
-                f"their first tokens, {tokenizer.convert_ids_to_tokens(answers)}: give other words"
+                f"the tokenizer of {self.model_name} cannot distinguish good={self.good!r} from bad={self.bad!r} by "
+                f"their first tokens, {tokenizer.convert_ids_to_tokens(answers)}: choose other words"
             )
         device = model.get_input_embeddings().weight.device
         rows = []
@@ -247,7 +247,7 @@ class PreferenceModel(Reward):
         if self.model_name is None:
             raise GroundlingError(
                 f"common_gen_preference_model needs model_name=FOLDER: the authors' {self.model_type} model is not "
-                "on the hub; its address is in the README of github.com/allenai/RL4LMs"
+                "on the hub; its download link is in the README of github.com/allenai/RL4LMs"
             )
         check_model("preference model", self.model_name)
         check_library("nltk")
@@ -256,7 +256,7 @@ class PreferenceModel(Reward):
 
 
 def _missing(wanted: Sequence[str], generation: str) -> int:
-    """Number of concepts whose stem no word of the generation has."""
+    """Return the number of concepts whose stem does not occur among the generation's words."""
     stem = library("nltk.stem.porter").PorterStemmer().stem
     stems = {stem(word.lower()) for word in words(generation)}
     return sum(stem(concept.lower()) not in stems for concept in wanted)

@@ -1,4 +1,4 @@
-"""Parts of a run's reward."""
+"""The parts of a run's reward, their base classes and their inputs."""
 
 import inspect
 import re
@@ -33,22 +33,22 @@ from groundling.registry import Registry, taken
 from groundling.runtime.processes import Processes
 
 SAMPLES = ("prompts", "generations", "completions", "references", "meta")
-"""Arguments of a plain function that are lists with one entry for each sample."""
+"""Arguments of a plain function that are lists with one entry per sample."""
 
 
 @dataclass(kw_only=True)
 class Reward(Scorer):
-    """Rewards generations. A subclass implements `score`; as a metric, it is the mean."""
+    """Rewards generations. Subclasses implement `score`; as a metric, the value is the mean reward."""
 
     def compute(self, prompts: Texts, generations: Texts, references: References, meta: Meta = None) -> Figures:
-        """Return ``reward/ID``: the mean, and the reward of each sample."""
+        """Return ``reward/ID``: the mean reward, and the reward of each sample."""
         scores = self(prompts, generations, references, meta)
         return {f"reward/{self.registered_id or self.name}": mean_of(scores.tolist())}
 
 
 @dataclass(kw_only=True)
 class TokenReward(Reward):
-    """Rewards every token. A subclass implements `at_token`, which sees the text before and after the token."""
+    """Rewards every token. Subclasses implement `at_token`, which gets the text before and after the token."""
 
     per_token = True
 
@@ -62,11 +62,11 @@ class TokenReward(Reward):
         references: Sequence[str],
         meta: Mapping[str, Any] | None,
     ) -> float:
-        """Reward the token that turned ``previous`` into ``current``; ``done``: it is the sample's last one.
+        """Reward the token that turned ``previous`` into ``current``; ``done`` marks the sample's last token.
 
         A method with the keyword arguments ``action: int | None = None`` and ``tokens: Sequence[int] = ()`` also gets
-        the token's id and the ids of all tokens up to it, special tokens included. They keep their defaults when a
-        whole text is rewarded as one token.
+        the token's id and the ids of all tokens up to it, including special tokens. The defaults are used when a whole
+        text is rewarded as one token.
         """
 
     def at_tokens(
@@ -87,12 +87,12 @@ class TokenReward(Reward):
                 ids: dict[str, Any] = {"action": tokens[row][step]} if "action" in wanted else {}
                 if "tokens" in wanted:
                     ids["tokens"] = tokens[row][: step + 1]
-                with foreign(f"{self.name}, asked about token {step} of text {row},"):
+                with foreign(f"{self.name}, called for token {step} of text {row},"):
                     reward = self.at_token(prompts[row], previous, current, done, references[row], sample_meta, **ids)
                 try:
                     rewards[row, step] = float(reward)
                 except (TypeError, ValueError) as error:
-                    raise RunError(f"{self.name} must give a number for each token, got {reward!r:.80}") from error
+                    raise RunError(f"{self.name} must return a number for each token, got {reward!r:.80}") from error
         return checked(self.name, rewards, tuple(rewards.shape))
 
     def score(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> Tensor:
@@ -101,9 +101,9 @@ class TokenReward(Reward):
 
 
 class FunctionReward(Reward):
-    """A plain function as a reward, with further arguments ``args``.
-    It takes some of ``prompts``, ``generations`` (or ``completions``, as in TRL), ``references`` and ``meta`` by name,
-    each with one entry for each sample, and returns a number for each.
+    """A plain function as a reward, with additional arguments ``args``.
+    The function may take ``prompts``, ``generations`` (or ``completions``, as in TRL), ``references`` and ``meta`` by
+    name, each with one entry per sample. It returns one number per sample.
     """
 
     def __init__(self, function: Callable[..., Any], args: Mapping[str, Any]) -> None:
@@ -123,19 +123,19 @@ class FunctionReward(Reward):
 
 @dataclass(frozen=True)
 class Captions:
-    """Captions of ``n`` steps, in the order of steps and, within a step, of envs."""
+    """Captions of ``n`` steps, ordered by step and, within a step, by env."""
 
-    read: Callable[[Sequence[int]], Sequence[str]]  # Returns the texts at some of the ``n`` places
-    goals: Sequence[str]  # ``n`` goals; for generated texts the prompts
-    ids: Tensor  # int64 ``(n,)``: equal only for equal texts
-    counts: Tensor  # float32 ``(n,)``: number of occurrences of the text in its episode so far, including this one
-    places: Tensor | None = None  # int64 ``(n,)``: ``step * num_envs + env`` of each; None: every step has one
-    contexts: Sequence[str] | None = None  # ``n`` first lines of the texts, which a judge of two texts reads once
+    read: Callable[[Sequence[int]], Sequence[str]]  # Returns the captions at the passed indices
+    goals: Sequence[str]  # ``n`` goals; for generated texts, the prompts
+    ids: Tensor  # int64 ``(n,)``: equal only for equal captions
+    counts: Tensor  # float32 ``(n,)``: occurrences of the caption in its episode so far, including this one
+    places: Tensor | None = None  # int64 ``(n,)``: ``step * num_envs + env`` of each; None if every step has one
+    contexts: Sequence[str] | None = None  # ``n`` initial lines, shown once to a judge that compares two
 
 
 @dataclass(frozen=True)
 class GeneratedTexts:
-    """Generated texts; one entry for each column of `RewardInputs`, whose steps are its tokens."""
+    """Generated texts: one entry per column of `RewardInputs`, whose steps are the tokens."""
 
     prompts: Sequence[str]
     so_far: Sequence[Sequence[str]]  # For each text, the text after each of its tokens; the last is the whole
@@ -146,21 +146,21 @@ class GeneratedTexts:
 
 @dataclass(frozen=True)
 class RewardInputs:
-    """Steps to reward; None for inputs that their world lacks."""
+    """Steps to reward; inputs that the world does not provide are None."""
 
     shape: tuple[int, int]  # ``(num_steps, num_envs)``
     env: Tensor | None = None  # float32 ``(num_steps, num_envs)``: rewards of the envs
     captions: Captions | None = None
-    """In text envs the descriptions after a step, a line each; in NetHack the message at which an action was chosen,
-    as in Motif; for generated texts the whole text, at its last token."""
+    """In text envs, the descriptions after a step, one per line; in NetHack, the message at which an action was
+    chosen, as in Motif; for generated texts, the whole text, at its last token."""
     judged: Captions | None = None
-    """Other captions for judges and reward models, as in the pairs collected for them: in text envs the goal, the
-    descriptions before the action, and the action; for generated texts prompt and text."""
+    """Captions for judges and reward models, if different, as in the pairs collected for them: in text envs the goal,
+    the descriptions before the action, and the action; for generated texts, prompt and text."""
     texts: GeneratedTexts | None = None
 
     @classmethod
     def of_texts(cls, texts: GeneratedTexts) -> Self:
-        """Generated texts, ``(longest, num_texts)``; the caption of the last token is the whole text."""
+        """Create inputs ``(longest, num_texts)`` from generated texts; the caption of the last token is the text."""
         lengths = torch.tensor([len(written) for written in texts.so_far])
         wholes, columns = [written[-1] for written in texts.so_far], torch.arange(len(lengths))
         places = (lengths - 1) * len(lengths) + columns
@@ -175,7 +175,7 @@ class RewardInputs:
         return cls(shape, captions=captions(wholes), judged=judged, texts=texts)
 
     def spread(self, captions: Captions, values: Tensor) -> Tensor:
-        """Put ``values`` ``(n,)`` at the places of the captions: ``(num_steps, num_envs)``, 0 elsewhere."""
+        """Put ``values`` ``(n,)`` at the captions' places in ``(num_steps, num_envs)``, with 0 elsewhere."""
         if captions.places is None:
             return values.view(self.shape)
         spread = torch.zeros(self.shape).flatten()
@@ -190,17 +190,17 @@ class EpisodeCounts:
         self._seen: list[Counter[int]] = [Counter() for _ in range(num_envs)]
 
     def add(self, env: int, id: int) -> int:
-        """Count the caption ``id``, and return its number of occurrences."""
+        """Count the caption ``id`` and return its number of occurrences so far."""
         self._seen[env][id] += 1
         return self._seen[env][id]
 
     def end(self, envs: Iterable[int]) -> None:
-        """Reset the counts of ``envs``, whose episodes ended."""
+        """Reset the counts of the envs whose episodes have ended."""
         for env in envs:
             self._seen[env].clear()
 
     def state_dict(self) -> list[dict[str, int]]:
-        """Counts by id for each env; serialisable as JSON."""
+        """Counts by id for each env, serialisable as JSON."""
         return [{str(id): count for id, count in seen.items()} for seen in self._seen]
 
     def load_state_dict(self, states: Sequence[Mapping[str, int]]) -> None:
@@ -208,20 +208,20 @@ class EpisodeCounts:
 
 
 _EVIDENCE: dict[Evidence, str] = {
-    "env": "an env's own reward",
-    "captions": "a text to read at each step",
-    "counts": "how often a caption has come up in the episode",
-    "references": "texts to compare with (references)",
+    "env": "the env's own reward",
+    "captions": "a caption for each step",
+    "counts": "caption counts within the episode",
+    "references": "reference texts",
 }
 
 
 class RewardPartConfig(Section):
-    """One summand of a run's reward."""
+    """One term of a run's reward."""
 
     id: str | None = None
-    """One of `groundling list rewards`; null: the part's name."""
+    """One of `groundling list rewards`. If null, the part's name is used."""
     coefficient: float = 1.0
-    """Factor of its rewards in the sum; 0: they are only logged."""
+    """Coefficient of its rewards in the sum. With 0, they are only logged."""
     args: dict[str, Any] = {}
 
 
@@ -232,42 +232,42 @@ class RewardContext:
     device: str = "cpu"
     seed: int = 0
     processes: Processes = field(default_factory=Processes)
-    world: str | None = None  # Kind of world, as judges distinguish them; None if they do not know it
+    world: str | None = None  # Kind of world by the name that judges use; None if they do not know it
     lm: Any = None  # The language model under training; None in runs without one
-    samples: Sequence[Sample] = ()  # The split of a pool for which texts are generated; empty in other worlds
+    samples: Sequence[Sample] = ()  # The pool's split for which texts are generated; empty in other worlds
 
 
 class Part(ABC):
-    """One summand of a reward. It is made and checked before anything is loaded; `begin` loads what it needs.
+    """One term of a reward. It is created and checked before anything is loaded; `begin` loads what it needs.
 
-    Each of several processes has its own instance, which sees only that process's envs; a checkpoint keeps the first's
-    state. Rewards that depend on steps of other envs therefore change with the number of processes, unless the part
-    gathers these steps by `RewardContext.processes`.
+    Each process has its own instance, which sees only that process's envs; a checkpoint keeps the state of the first.
+    Rewards that depend on the steps of other envs therefore change with the number of processes, unless the part
+    gathers these steps with `RewardContext.processes`.
     """
 
     needs: frozenset[Evidence] = frozenset()
-    """Inputs that it uses; of the class, unless it depends on arguments."""
+    """Inputs that it uses. Set on the class, unless they depend on arguments."""
     per_token = False
-    """Uses every token of a generated text, and not only the whole."""
+    """True if it uses every token of a generated text, not only the whole text."""
     needs_model = False
-    """Uses the language model under training."""
+    """True if it uses the language model under training."""
 
     def accepts(self, world: WorldSpec) -> str | None:
-        """Return None if it can reward in a world, else why not."""
+        """Return None if it is compatible with a world, otherwise the reason."""
         return refusal(self.needs, world.evidence)
 
     def check(self) -> None:  # noqa: B027 (many need nothing)
-        """Raise `GroundlingError` if a library, a model or a file is missing; fast, and loads no model."""
+        """Raise `GroundlingError` if a library, a model or a file is missing, without loading a model."""
 
     def begin(self, context: RewardContext) -> None:  # noqa: B027 (many need nothing)
-        """Load what it needs; called once, before `rewards`."""
+        """Load what it needs. Called once, before `rewards`."""
 
     @abstractmethod
     def rewards(self, inputs: RewardInputs) -> Tensor:
-        """float32 ``(num_steps, num_envs)``, on the CPU, without the coefficient."""
+        """Return float32 ``(num_steps, num_envs)`` on the CPU, without applying the coefficient."""
 
     def figures(self) -> dict[str, int]:
-        """Counts to log besides its rewards, of this process."""
+        """Return this process's counts, which are logged in addition to its rewards."""
         return {}
 
     def forget(self) -> None:  # noqa: B027 (most have no state)
@@ -284,16 +284,16 @@ class Part(ABC):
 
 
 parts: Registry[Any] = Registry("reward")
-"""Classes of parts, and all rewards of texts, of which `create_part` makes parts."""
+"""Classes of parts, and all text rewards, from which `create_part` creates parts."""
 
 
 def check_name(name: str) -> None:
-    """Raise `ConfigError` if a part cannot have this name, which is also that of a folder."""
+    """Raise `ConfigError` if this is not a valid name of a part, which is also used as a folder name."""
     if not re.fullmatch(r"[\w-]{1,100}", name):
-        raise ConfigError(f"a part of the reward is named by letters, digits, _ and -, got {name!r}")
+        raise ConfigError(f"the name of a reward part must consist of letters, digits, _ and -, got {name!r}")
 
 
 def refusal(needs: Collection[Evidence], evidence: Collection[Evidence]) -> str | None:
-    """Return why a part that uses ``needs`` cannot reward where there is ``evidence``, or None."""
+    """Return why a part that needs ``needs`` cannot be used where there is ``evidence``, or None if it can."""
     missing = [text for kind, text in _EVIDENCE.items() if kind in needs and kind not in evidence]
-    return f"it looks at {' and '.join(missing)}" if missing else None
+    return f"it needs {' and '.join(missing)}" if missing else None

@@ -1,4 +1,4 @@
-"""Ids of rewards and metrics: every metric is a reward, and every reward a metric."""
+"""Registries of rewards and metrics: every metric is a reward, and every reward a metric."""
 
 import functools
 import inspect
@@ -10,12 +10,12 @@ from groundling.metrics.metric import Metric, RewardOptions, Scorer, metrics
 from groundling.registry import Registry
 from groundling.rewards.part import SAMPLES, FunctionReward, Reward
 
-Shaping = str | Mapping[str, Any] | None  # Reward to add to another one: its id, or ``{id: …, args: …, weight: …}``
+Shaping = str | Mapping[str, Any] | None  # Reward to add to another: its id, or ``{id: …, args: …, weight: …}``
 
 
 class RewardRegistry(Registry[Any]):
-    """Rewards of texts: `Reward` classes, plain functions of generations (see `FunctionReward`), and every metric.
-    All take ``shaping_fn`` (`Shaping`), and metrics also the fields of `RewardOptions`.
+    """Text rewards: `Reward` classes, plain functions of generations (see `FunctionReward`), and every metric.
+    All accept ``shaping_fn`` (`Shaping`); metrics also accept the fields of `RewardOptions`.
     """
 
     def get(self, id: str) -> Callable[..., Scorer]:
@@ -25,15 +25,15 @@ class RewardRegistry(Registry[Any]):
 rewards = RewardRegistry("reward")
 rewards.adapt(metrics, metrics.get)
 
-measures: Registry[Scorer] = Registry("metric")  # Every metric, and every reward as the metric that is its mean
+measures: Registry[Scorer] = Registry("metric")  # All metrics, and each reward's mean as a metric
 measures.adapt(metrics, metrics.get)
 measures.adapt(rewards, rewards.get)
 
 
 @functools.cache
 def _with_options(id: str, registered: Callable[..., Any]) -> Callable[..., Scorer]:
-    """Return a factory that takes also ``shaping_fn`` and, of a metric, the fields of `RewardOptions`."""
-    # A plain function takes texts; other functions make a reward.
+    """Return a factory that also accepts ``shaping_fn`` and, for a metric, the fields of `RewardOptions`."""
+    # A plain function takes texts; other functions create a reward.
     takes_texts = not {"generations", "completions"}.isdisjoint(inspect.signature(registered).parameters)
     factory = _of_function(registered) if inspect.isfunction(registered) and takes_texts else registered
     signature = inspect.signature(factory)
@@ -63,7 +63,7 @@ def _with_options(id: str, registered: Callable[..., Any]) -> Callable[..., Scor
 
 
 def _of_function(function: Callable[..., Any]) -> Callable[..., Reward]:
-    """Make a factory of `FunctionReward` that takes the function's arguments except for the samples."""
+    """Create a factory of `FunctionReward` that accepts the function's arguments other than the samples."""
 
     @functools.wraps(function)
     def make(**args: Any) -> Reward:

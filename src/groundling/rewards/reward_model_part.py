@@ -1,4 +1,4 @@
-"""Rewards of captions by a reward model (Motif, arXiv 2310.00166), which a judge may train meanwhile (ONI)."""
+"""Caption rewards from a reward model (Motif, arXiv 2310.00166), which a judge may train during the run (ONI)."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -26,59 +26,59 @@ from groundling.registry import check_arguments, declarations, taken
 from groundling.rewards.part import Part, RewardContext, RewardInputs, parts
 from groundling.runtime.devices import find_device
 
-MODEL = "model"  # In the part's folder of a checkpoint, the folder of a reward model that is trained online
+MODEL = "model"  # Subfolder of the part's checkpoint folder, for a reward model trained online
 _TABLE, _ANSWERS = "table.safetensors", "answers.safetensors"
 _IDENTITY = Normalization(0.0, 1.0, ())
 
 
 def _asks_server(judge: str) -> bool:
-    """Return True if a judge sends requests to a server, which its arguments name."""
+    """Return True if a judge sends requests to a server that its arguments specify."""
     declared = declarations(judges.get(judge)) if judge in judges else {}
     return any(CommandLineOnly in metadata for metadata in declared.values())
 
 
 @dataclass(kw_only=True)
 class OnlineJudge:
-    """A judge that is asked about new captions while training runs, without delaying it (ONI, arXiv 2410.23022)."""
+    """A judge that is queried about new captions during training, without delaying it (ONI, arXiv 2410.23022)."""
 
     judge: Annotated[str, CommandLineOnly.when(_asks_server)]
-    """One of `groundling list judges`, except those of figures; one that asks a server only from the command line."""
+    """One of `groundling list judges` that reads captions. If it queries a server, set it on the command line."""
     args: Annotated[dict[str, Any], ArgumentsOf(judges, "judge")] = field(default_factory=dict)
-    """Arguments of the judge, as `groundling annotate --judge ID key=value` takes them."""
+    """Arguments of the judge, as in `groundling annotate --judge ID key=value`."""
     goal: str = ""
-    """Goal by which captions are compared: one of the world's (in NetHack defaultgoal, zeroknowledge, combat, gold,
-    stairs), or a sentence; empty: the world's first."""
-    prompt: str = "default"  # Form of the question: default, or in NetHack reworded, Motif's other version
+    """Goal by which captions are compared: one of the world's goals (in NetHack defaultgoal, zeroknowledge, combat,
+    gold, stairs) or a sentence. If empty, the world's first goal is used."""
+    prompt: str = "default"  # Form of the question: default, or in NetHack also Motif's alternative, reworded
     model: str | None = None
-    """Reward model to train if the part has no path: one that ranks captions, motif (for NetHack's messages) or
-    characters (null: the one that suits the world); or one of labels, table or classifier (for NetHack's messages),
-    with normalize=false and threshold_quantile=0."""
+    """Reward model to train if the part has no path. Models that rank captions: motif (for NetHack's messages) or
+    characters; if null, the world's usual one. Models that label captions, with normalize=false and
+    threshold_quantile=0: table or classifier (for NetHack's messages)."""
     learning: dict[str, Any] = field(default_factory=dict)
     """Arguments of `groundling.judges.online.background.OnlineLearning`: train_every, epochs, learning_rate, …"""
 
     @classmethod
     def of(cls, values: Any, path: str | None) -> "OnlineJudge":
-        """Read the settings of a part with the reward model ``path``; `ConfigError` on unknown or invalid ones."""
+        """Parse the settings of a part with the reward model ``path``; raise `ConfigError` if any are invalid."""
         if not isinstance(values, cls):
             check_arguments(cls, values, "online", "online.")
             if values.get("judge") is None:
-                raise ConfigError("online needs a judge: one of `groundling list judges`")
+                raise ConfigError("online needs a judge: set online.judge to one of `groundling list judges`")
             values = cls(**values)
         check_arguments(OnlineLearning, values.learning, "online.learning", "online.learning.")
         if _asks_server(values.judge):
-            # An address with a secret would be written to files.
+            # Reject an address with a secret: it would be written to files.
             check_address(**{k: str(v) for k, v in taken(check_address, values.args).items()})
         check_arguments(judges.get(values.judge), values.args, f"judge {values.judge!r}")
         if values.model is not None and path is not None:
-            raise ConfigError(f"online.model={values.model} does nothing with path={path}, whose model learns")
+            raise ConfigError(f"online.model={values.model} has no effect with path={path}, the model to train")
         return values
 
     def refusal(self, world: str | None) -> str | None:
-        """Return why judge or model do not suit a kind of world, or None; judges that are slow to make are skipped."""
+        """Return why the judge or model is incompatible with a world, or None; skip judges that are slow to create."""
         if world is not None and self.model is not None and _reads_messages(self.model):
             usual = find_subject(world).reward_model
             if not _reads_messages(usual):
-                return f"online.model={self.model} reads NetHack's messages alone: set online.model={usual}"
+                return f"online.model={self.model} reads only NetHack's messages: set online.model={usual}"
         try:
             question, kind = self._question(world), judges.get(self.judge)
             fast = isinstance(kind, type) and (issubclass(kind, FigureJudge) or getattr(kind, "effortless", False))
@@ -87,27 +87,27 @@ class OnlineJudge:
             return str(error)
 
     def new_model(self, context: RewardContext) -> RewardModel:
-        """Make the reward model to train, with weights that depend on the seed."""
+        """Create the reward model to train, with initial weights that depend on the seed."""
         with torch.random.fork_rng():
             torch.manual_seed(context.seed)
             return reward_models.create(self.model or self._question(context.world).subject.reward_model)
 
     def teach(self, model: RewardModel, context: RewardContext) -> OnlineReward:
-        """Load the judge, and let it train ``model``; raise `ConfigError` if there are several processes."""
+        """Load the judge and let it train ``model``; raise `ConfigError` if there are several processes."""
         if context.processes.size > 1:
-            raise ConfigError("an online judge needs a run of one process: several would learn different rewards")
+            raise ConfigError("an online judge needs a single process: several would learn different rewards")
         judge = online_judge(self._make(), self._question(context.world))
         return OnlineReward(model, judge, OnlineLearning(**self.learning))
 
     def _question(self, world: str | None) -> Question:
         if world is None:
-            raise ConfigError("no subject of judges is registered for this world: leave online out")
+            raise ConfigError("no judge subject is registered for this world: remove online")
         return Question(self.goal, self.prompt, world=world)
 
     def _make(self) -> Judge:
         judge = judges.create(self.judge, **self.args)
         if not isinstance(judge, Judge):
-            raise ConfigError(f"online.judge={self.judge} judges by figures, and a judge of captions is needed")
+            raise ConfigError(f"online.judge={self.judge} cannot judge single captions: choose another judge")
         return judge
 
 
@@ -116,7 +116,7 @@ def _reads_messages(kind: str) -> bool:
 
 
 class RewardTable:
-    """Output of ``model`` for each caption so far, by an id of its content; emptied when the model changes."""
+    """Cache of ``model``'s output for each caption so far, by a content hash; cleared when the model changes."""
 
     def __init__(self, model: RewardModel) -> None:
         self.model = model
@@ -124,8 +124,8 @@ class RewardTable:
         self._rewards: dict[int, float] = {}
 
     def __call__(self, ids: Tensor, read: Callable[[Sequence[int]], Sequence[str]]) -> Tensor:
-        """Reward captions by unique ids, int64 on the CPU: float32 of their shape, on the CPU, no gradients.
-        ``read`` returns the captions at places of the flattened ids; it is called for new ids only.
+        """Return the rewards of captions by id (int64, on the CPU): CPU float32 of the same shape, without gradients.
+        ``read`` returns the captions at the passed indices of the flattened ids; it is called for new ids only.
         """
         if self._version != self.model.version:
             self._version = self.model.version
@@ -139,7 +139,7 @@ class RewardTable:
         return torch.tensor([self._rewards[id] for id in flat], dtype=torch.float32).view(ids.shape)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """``ids`` int64 (n,), ascending, ``rewards`` float32 (n,), and the model's ``version`` int64 ()."""
+        """Return ``ids`` int64 (n,), ascending, ``rewards`` float32 (n,), and the model's ``version`` int64 ()."""
         ids = torch.tensor(sorted(self._rewards), dtype=torch.int64)
         rewards = torch.tensor([self._rewards[id] for id in ids.tolist()], dtype=torch.float32)
         return {"ids": ids, "rewards": rewards, "version": torch.tensor(self._version)}
@@ -153,31 +153,31 @@ class RewardTable:
 @parts.register("reward_model")
 @dataclass(kw_only=True)
 class RewardModelPart(Part):
-    """A reward model's output for captions: normalised, 0 below a quantile, reduced for repetitions."""
+    """A reward model's output for captions: normalised, set to 0 below a quantile, reduced for repetitions."""
 
     needs = frozenset({"captions"})
 
     path: Annotated[str | None, MayChangeOnResume] = None
-    """Folder that `groundling distill` wrote (may move on resume); null: a new model that the online judge trains."""
+    """Folder written by `groundling distill` (may move on resume). If null, the online judge trains a new model."""
     normalize: bool = True
-    """Shift and scale the model's rewards to mean 0 and deviation 1 over its training captions."""
+    """Normalise the model's rewards to mean 0 and standard deviation 1 over its training captions."""
     threshold_quantile: float = 0.5
-    """Rewards up to this quantile of the distinct training captions' rewards become 0: 0.05 to 0.95; 0: no threshold.
-    (In the original "0.0" could not be chosen, and the default -0.5 was no quantile.)"""
+    """Rewards up to this quantile of the distinct training captions' rewards become 0. From 0.05 to 0.95, or 0 for no
+    threshold. (In the original, "0.0" could not be chosen, and the default of -0.5 was not a quantile.)"""
     count_exponent: Annotated[float, Ge(0)] = 3.0
     """The reward of the n-th occurrence of a caption in an episode is divided by n to this power."""
     online: Annotated[OnlineJudge | dict[str, Any] | None, TrainingOnly] = None
-    """Fields of `OnlineJudge`, which trains the model during training; null: the model is fixed."""
+    """Settings of `OnlineJudge`, which trains the model during the run. If null, the model is fixed."""
 
     def __post_init__(self) -> None:
         if self.threshold_quantile != 0 and not 0.05 <= self.threshold_quantile <= 0.95:
-            raise ConfigError(f"threshold_quantile must be 0, or from 0.05 to 0.95, got {self.threshold_quantile}")
+            raise ConfigError(f"threshold_quantile must be 0 or from 0.05 to 0.95, got {self.threshold_quantile}")
         self._judge = None if self.online is None else OnlineJudge.of(self.online, self.path)
         self._table: RewardTable | None = None
         self._online: OnlineReward | None = None
 
     def accepts(self, world: WorldSpec) -> str | None:
-        """Also check that the model was distilled in such a world, and that the judge suits it."""
+        """Also check that the model was distilled in this kind of world and that the judge is compatible with it."""
         if (reason := super().accepts(world)) is not None:
             return reason
         description = None if self.path is None else Path(self.path) / DESCRIPTION
@@ -193,15 +193,15 @@ class RewardModelPart(Part):
     def check(self) -> None:
         if self.path is None and self._judge is None:
             raise ConfigError(
-                "a reward model is missing: set path=FOLDER that `groundling distill` wrote, or online.judge=ID"
+                "no reward model is set: set path to a folder written by `groundling distill`, or set online.judge"
             )
         if self.path is not None and not (Path(self.path) / DESCRIPTION).is_file():
             load_reward_model(self.path)  # raises the error
 
     def check_normalization(self, normalization: Normalization | None) -> None:
-        """Raise `ConfigError` if the options need a normalisation that the reward model lacks."""
+        """Raise `ConfigError` if the options need normalisation statistics that the reward model does not have."""
         if normalization is None and (self.normalize or self.threshold_quantile):
-            raise ConfigError("a reward model of labels 0 and 1 needs normalize=false and threshold_quantile=0")
+            raise ConfigError("a reward model of labels (0 or 1) needs normalize=false and threshold_quantile=0")
 
     def begin(self, context: RewardContext) -> None:
         device = find_device(context.device)
@@ -213,7 +213,7 @@ class RewardModelPart(Part):
         self.use(model, None if self._judge is None else self._judge.teach(model, context))
 
     def use(self, model: RewardModel, online: OnlineReward | None = None) -> None:
-        """Reward by ``model``, which ``online`` trains; raise `ConfigError` if it does not fit the options."""
+        """Reward with ``model``, which ``online`` trains; raise `ConfigError` if the options are incompatible."""
         self._table, self._online = RewardTable(model), online
         self.check_normalization(model.normalization)
 
@@ -227,8 +227,8 @@ class RewardModelPart(Part):
         return inputs.spread(captions, self.transform(raw, captions.counts, table.model.normalization))
 
     def transform(self, rewards: Tensor, counts: Tensor, normalization: Normalization | None) -> Tensor:
-        """r̂ = (r - mean) / √variance;   r̂ · [r̂ > ε] / N(caption)^β   (section 3 and appendix of Motif's paper).
-        ε is a quantile of the model's rewards, normalised or not; ``counts`` are N, of the shape of ``rewards``.
+        """Compute r̂ = (r - mean) / √variance;   r̂ · [r̂ > ε] / N(caption)^β   (section 3 and appendix of Motif).
+        ε is a quantile of the model's rewards, normalised or not; ``counts`` are N, with the shape of ``rewards``.
         """
         self.check_normalization(normalization)
         spread = normalization or _IDENTITY
@@ -251,21 +251,20 @@ class RewardModelPart(Part):
             save_file(self._online.state_dict(), folder / _ANSWERS)
 
     def load(self, folder: Path) -> None:
-        """Restore what `save` wrote; raise `ConfigError` if it is of another reward model."""
+        """Restore what `save` wrote; raise `ConfigError` if it belongs to a different reward model."""
         assert self._table is not None
         if self._online is not None:
             model, saved = self._online.model, load_reward_model(folder / MODEL)
             if (saved.id, saved.args) != (model.id, model.args):
                 raise ConfigError(
-                    f"{folder} holds a reward model {saved.id} {saved.args}, and the run now has {model.id} {model.args}"
+                    f"{folder} holds the reward model {saved.id} {saved.args}, but the run has {model.id} {model.args}"
                 )
             model.take_up(saved)
             self._online.load_state_dict(load_file(folder / _ANSWERS))
         table = load_file(folder / _TABLE)
         if self._online is None and not has_rewarded(self._table.model, folder):
             raise ConfigError(
-                f"{folder} was trained with another reward model than {self.path}: bring that one back, or set run_dir "
-                "to a new folder"
+                f"{folder} was trained with a reward model other than {self.path}: restore it or set a new run_dir"
             )
         self._table.load_state_dict(table)
 
@@ -275,7 +274,7 @@ class RewardModelPart(Part):
 
 
 def has_rewarded(model: RewardModel, folder: Path) -> bool:
-    """Return True if the part's ``folder`` in a checkpoint has a table of this ``model``'s rewards."""
+    """Return True if the part's checkpoint ``folder`` contains a table of this ``model``'s rewards."""
     try:
         with safe_open(folder / _TABLE, "pt") as table:
             version: Any = table.get_tensor("version").tolist()

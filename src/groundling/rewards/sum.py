@@ -27,9 +27,9 @@ class EnvPart(Part):
     needs = frozenset({"env"})
 
     scale: float = 1.0
-    """Factor on the env's reward, before clipping."""
+    """Factor applied to the env's reward before clipping."""
     clip: Annotated[float | None, Gt(0)] = None
-    """Greatest absolute value of the scaled reward; null: no limit."""
+    """Maximum absolute value of the scaled reward. If null, the reward is not clipped."""
 
     def rewards(self, inputs: RewardInputs) -> Tensor:
         assert inputs.env is not None
@@ -47,27 +47,27 @@ class CountBonus(Part):
     needs = frozenset({"counts"})
 
     exponent: Annotated[float, Gt(0)] = 0.5
-    """Rate at which the bonus falls with repetition; usually 0.5 to 3."""
+    """Rate at which the bonus decays with repetition; usually 0.5 to 3."""
 
     def rewards(self, inputs: RewardInputs) -> Tensor:
         assert inputs.captions is not None
         return inputs.spread(inputs.captions, inputs.captions.counts**-self.exponent)
 
 
-FOLDER = "rewards"  # Folder of a checkpoint, with a folder for each part that has a state
+FOLDER = "rewards"  # Subfolder of a checkpoint, with a folder for each stateful part
 
 
 @dataclass(frozen=True)
 class Rewarded:
-    """Rewards of steps; tensors float32 ``(num_steps, num_envs)``, on the CPU."""
+    """Rewards of steps; tensors are float32 ``(num_steps, num_envs)``, on the CPU."""
 
     total: Tensor
-    by_part: Mapping[str, Tensor]  # By the parts' names, without coefficients
+    by_part: Mapping[str, Tensor]  # By part name, without coefficients
 
 
 @dataclass(eq=False)
 class RewardSum:
-    """Σ coefficient · part, both by the parts' names; the default coefficient is 1."""
+    """Σ coefficient · part, both by part name; coefficients default to 1."""
 
     parts: Mapping[str, Part]
     coefficients: Mapping[str, float] = field(default_factory=dict)
@@ -128,24 +128,24 @@ class RewardSum:
 
 
 def chosen_parts(settings: Mapping[str, RewardPartConfig | None], world: WorldSpec) -> dict[str, RewardPartConfig]:
-    """Parts of a run by name: those of the config that are not null, and by default the world's reward ``env``."""
+    """Return a run's parts by name: the config's parts unless null, and by default the world's ``env`` reward."""
     usual = {"env": RewardPartConfig()} if "env" in world.evidence else {}
     return {name: part for name, part in {**usual, **settings}.items() if part is not None}
 
 
 def check_parts(settings: Mapping[str, RewardPartConfig | None], world: WorldSpec) -> None:
-    """Raise `ConfigError`, before anything is made, if a part is unknown or does not suit the world."""
+    """Raise `ConfigError`, before anything is created, if a part is unknown or incompatible with the world."""
     for name, part in chosen_parts(settings, world).items():
         needs: frozenset[Evidence] = getattr(parts.get(part.id or name), "needs", frozenset())
         _check_suits(name, world, refusal(needs, world.evidence))
 
 
 def make_parts(settings: Mapping[str, RewardPartConfig | None], world: WorldSpec) -> RewardSum:
-    """Make and check the parts of a run's reward, and load nothing: call `RewardSum.begin` before rewarding."""
+    """Create and check the parts of a run's reward without loading anything; `RewardSum.begin` does the loading."""
     made: dict[str, Part] = {}
     chosen = chosen_parts(settings, world)
     if not chosen:
-        raise ConfigError(f"nothing is rewarded in {world.name}: add reward.ID={{}}, one of `groundling list rewards`")
+        raise ConfigError(f"{world.name} has no reward: add reward.ID={{}}, with an ID from `groundling list rewards`")
     for name, config in chosen.items():
         check_name(name)
         with naming(name):
@@ -158,8 +158,8 @@ def make_parts(settings: Mapping[str, RewardPartConfig | None], world: WorldSpec
 
 
 def create_part(id: str, args: Mapping[str, Any]) -> Part:
-    """Make the part ``id``; a reward of texts becomes a `TextPart`.
-    If it takes the language model under training, and ``args`` name no other, it is made in `Part.begin`.
+    """Create the part ``id``; a text reward becomes a `TextPart`.
+    If it needs the language model under training, and ``args`` do not set another, `Part.begin` creates it.
     """
     if id in parts.in_order():
         part: Part = parts.create(id, **args)
@@ -182,4 +182,4 @@ def naming(name: str) -> Iterator[None]:
 
 def _check_suits(name: str, world: WorldSpec, reason: str | None) -> None:
     if reason is not None:
-        raise ConfigError(f"reward.{name} does not suit {world.name}: {reason}; take it out with ~reward.{name}")
+        raise ConfigError(f"reward.{name} is incompatible with {world.name}: {reason}; remove it with ~reward.{name}")

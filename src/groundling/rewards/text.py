@@ -1,4 +1,4 @@
-"""Rewards of texts that combine figures of metrics."""
+"""Text rewards built on metrics, and `TextPart`, which turns text rewards into parts."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -41,7 +41,7 @@ rewards.register("sentences_with_dates")(Dates)
 def rouge(
     *, rouge_type: str = "rouge1", use_single_ref: bool | None = None, compat: Literal["rl4lms"] | None = None
 ) -> Rouge:
-    """One of ROUGE's F-measures."""
+    """One of ROUGE's F-measures as a reward."""
     if rouge_type not in ROUGE_TYPES:
         raise ConfigError(f"rouge_type must be one of {', '.join(ROUGE_TYPES)}, got {rouge_type!r}")
     metric = Rouge(use_single_ref=use_single_ref, compat=compat)
@@ -57,7 +57,7 @@ class RougeCombined(Reward):
     needs_references = True
 
     use_single_ref: bool | None = None
-    """As of the metric `rouge`."""
+    """See the metric `rouge`."""
 
     def score(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> list[float]:
         metric = Rouge(use_single_ref=self.use_single_ref, compat=self.compat)
@@ -72,8 +72,8 @@ class RougeCombined(Reward):
 @rewards.register("says_reference")
 @dataclass(kw_only=True)
 class SaysReference(TokenReward):
-    """1 for the token that completes one of the references; for whole texts, 1 if equal.
-    Whitespace at the ends is ignored; later tokens have no reward. (Reward of Lamorel's example of PPO on tokens.)
+    """1 for the token that completes one of the references; for whole texts, 1 if equal to a reference.
+    Leading and trailing whitespace is ignored; later tokens get no reward. (From Lamorel's PPO example on tokens.)
     """
 
     needs_references = True
@@ -99,7 +99,7 @@ def spider(
     corpus: References | None = None,
     compat: Literal["rl4lms"] | None = None,
 ) -> WeightedSum:
-    """SPIDEr (Liu et al. 2017): weighted SPICE and CIDEr; needs Java."""
+    """SPIDEr (Liu et al. 2017): weighted sum of SPICE and CIDEr; needs Java."""
     parts: list[tuple[Scorer, float]] = [
         (Spice(compat=compat), spice_coeff),
         (Cider(corpus=corpus, compat=compat), cider_coeff),
@@ -110,8 +110,8 @@ def spider(
 @rewards.register("intent_accuracy")
 @dataclass(kw_only=True)
 class IntentReward(Reward):
-    """1 if an answer has the right intent, plus its METEOR.
-    With ``compat``, METEOR is the mean of all samples rewarded so far, as in the original.
+    """1 if an answer has the correct intent, plus its METEOR.
+    With ``compat``, METEOR is the mean over all samples rewarded so far, as in the original.
     """
 
     needs_references = True
@@ -126,7 +126,7 @@ class IntentReward(Reward):
 
     _intent: IntentAccuracy = field(init=False, repr=False)
     _meteors: tuple[int, float] = field(default=(0, 0.0), init=False, repr=False)
-    """With ``compat``, number and sum of the METEORs so far."""
+    """With ``compat``, the number and sum of METEOR scores so far."""
 
     def __post_init__(self) -> None:
         self.by_sample = self.compat is None
@@ -167,9 +167,9 @@ _STATE = "state.json"
 
 
 class TextPart(Part):
-    """A reward of texts, a metric, or a user's function; ``reward`` may make it from the trained language model.
-    It scores generated texts token by token. In other worlds the captions are the generations, their goals the
-    prompts, without references.
+    """A text reward, a metric or a user's function; ``reward`` may be a factory that takes the model under training.
+    Generated texts are scored token by token. In other worlds, captions are the generations, with their goals as the
+    prompts and without references.
     """
 
     needs: frozenset[Evidence] = frozenset({"captions"})
@@ -190,9 +190,7 @@ class TextPart(Part):
         self._processes = context.processes
         if self._make is not None:
             if context.lm is None:
-                raise RunError(
-                    "a reward reads the language model under training, and there is none: set args.lm=FOLDER"
-                )
+                raise RunError("a reward needs the trained language model, but there is none: set args.lm=FOLDER")
             self._use(self._make(context.lm))
             self.check()
         if context.samples:
@@ -222,7 +220,7 @@ class TextPart(Part):
             self.needs = frozenset({"references"})
 
     def _of_captions(self, captions: Captions) -> Tensor:
-        """``(n,)``; equal samples are scored once if scores do not depend on other samples."""
+        """Return ``(n,)``; equal samples are scored once, unless scores depend on other samples."""
         samples: Sequence[Any] = list(zip(captions.goals, captions.ids.tolist(), strict=True))
         if not self.reward.by_sample:
             samples = range(len(samples))
@@ -234,7 +232,7 @@ class TextPart(Part):
         return scores[torch.tensor([rows[sample] for sample in samples])]
 
     def _scores(self, texts: GeneratedTexts) -> Tensor:
-        """``(num_texts, longest)``; if scores depend on other samples, those of all processes are scored together."""
+        """Return ``(num_texts, longest)``; if scores depend on other samples, all processes' samples are combined."""
 
         def score(given: GeneratedTexts) -> Tensor:
             return self.reward.at_tokens(given.prompts, given.so_far, given.references, given.meta, given.tokens)
@@ -250,16 +248,14 @@ class TextPart(Part):
 
 
 def _as_json(state: Mapping[str, Any]) -> str:
-    """Return a reward's state as JSON; raise `RunError` if it would be read back as something else."""
+    """Return a reward's state as JSON; raise `RunError` if it would not be read back unchanged."""
     try:
         text = json.dumps(state)
         is_same = json.loads(text) == state
     except (TypeError, ValueError):
         is_same = False
     if not is_same:
-        raise RunError(
-            f"its state_dict() must be JSON: numbers but NaN, texts, lists, mappings by texts, got {state!r:.80}"
-        )
+        raise RunError(f"its state_dict() must be JSON (no NaN, no tuples, only string keys), got {state!r:.80}")
     return text
 
 

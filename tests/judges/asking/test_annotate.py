@@ -111,7 +111,7 @@ def test_both_orders_show_a_position_bias(tmp_path: Path) -> None:
     assert len(biased.asked) == 6 == len(set(biased.asked))
     assert (both.first_rate, both.inconsistent) == (1.0, 1.0)
     assert pairs.preferences("biased").tolist() == [2] * 8, "two verdicts that differ are a tie"
-    with pytest.raises(ConfigError, match="choose another --name"):
+    with pytest.raises(ConfigError, match="change --name"):
         annotate(pairs, biased, "biased", folder=store)
     assert annotate(pairs, biased, "single", folder=store).asked == 0, "one of both orders is known"
 
@@ -142,10 +142,10 @@ def test_labels_of_another_question_are_not_overwritten(tmp_path: Path) -> None:
     pairs = dataset(tmp_path / "pairs")
     pairs.write_preferences("theirs", np.zeros(8, np.int8))
     for question in (QUESTION, GOLD):
-        with pytest.raises(ConfigError, match="of another question"):
+        with pytest.raises(ConfigError, match="of a different question"):
             annotate(pairs, LongerJudge(), "theirs", question)
     annotate(pairs, LongerJudge(), "ours")
-    with pytest.raises(ConfigError, match="of another question"):
+    with pytest.raises(ConfigError, match="of a different question"):
         annotate(pairs, LongerJudge(), "ours", GOLD)
     with pytest.raises(ConfigError, match="numbered from 0 to 1"):
         annotate(pairs, LongerJudge(), "ours", chunk=2, chunks=2)

@@ -33,7 +33,7 @@ def test_a_server_that_misbehaves_now_and_then_is_asked_again(tmp_path: Path, tr
 def test_a_server_that_only_fails_stops_the_run(tmp_path: Path) -> None:
     with serving(ChatServer(treat=lambda number: "ok" if number < 4 else "500")) as server:
         pairs = dataset(tmp_path / "pairs", 40)
-        with pytest.raises(RunError, match="20 requests in a row got no answer; the last one: HTTP 500"):
+        with pytest.raises(RunError, match="20 consecutive requests failed; the last error: HTTP 500"):
             Annotation(pairs, judge(server, max_retries=0), Question(world="nethack")).run("llm")
     labels = pairs.preferences("llm")
     assert (labels != 3).sum() == 4, "earlier answers are kept"
@@ -85,7 +85,7 @@ def test_a_schema_is_asked_for_and_left_out_where_it_is_refused() -> None:
     reply = '{"analysis": "x", "verdict": "1"}'
     with serving(ChatServer(treat=treat, write=lambda body: reply)) as server:
         one = judge(server, answer="json", concurrency=1)
-        with pytest.warns(UserWarning, match="refuses response_format: requests continue without") as warnings:
+        with pytest.warns(UserWarning, match="rejects response_format: continuing without") as warnings:
             assert [r.text for r in ask(one, 3)] == [reply] * 3
     assert seen == [(True, True), (True, False), (False, True), (False, True), (False, True)]
     assert len(warnings) == 1, "once"

@@ -177,7 +177,7 @@ def test_unused_arrays_may_be_of_any_kind(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="info score has dtype <U4, expected numbers"):
         open_pairs(pairs.folder)
     np.save(pairs.folder / "info" / "score.npy", np.array([{"a": 1}], object), allow_pickle=True)
-    with pytest.raises(ConfigError, match=r"score\.npy is no array that can be read"):
+    with pytest.raises(ConfigError, match=r"score\.npy is not a readable array"):
         open_pairs(pairs.folder)
 
 
@@ -200,16 +200,16 @@ def test_nan_figures_are_refused(
     figures[1, 0] = np.nan
     np.save(pairs.folder / part / f"{key}.npy", figures)
     assert main(["annotate", str(pairs.folder), "--judge", judge]) == 1
-    assert f"the {judge} of 1 of 3 pairs is NaN, the first of them pair 1" in capsys.readouterr().err
+    assert f"{judge} is NaN in 1 of 3 pairs, first in pair 1" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (_wrong("message", None), "no message among the data"),
+        (_wrong("message", None), "no message array in the data"),
         (_wrong("message", np.zeros((2, 2, 256), np.uint8)), "expected uint8"),
         (_wrong("message", np.zeros((2, 2, 1, 256), np.int64)), "message is int64"),
-        (_wrong("message", np.zeros((2, 2, 0, 256), np.uint8)), "L at least 1"),
+        (_wrong("message", np.zeros((2, 2, 0, 256), np.uint8)), "L > 0"),
         (_wrong("blstats", np.zeros((2, 2, 1, 25))), "blstats has shape"),
         (_wrong("other", np.zeros((3, 2, 1))), "other has shape"),
         (_wrong("other", np.full((2, 2, 1), "text")), "expected numbers"),
@@ -230,7 +230,7 @@ def test_missing_or_broken_parts_get_a_message(tmp_path: Path) -> None:
     pairs = MessagePairs.create(tmp_path / "pairs", data, info)
     with pytest.raises(ConfigError, match="is not empty"):
         MessagePairs.create(tmp_path / "pairs", data, info)
-    with pytest.raises(ConfigError, match="is no folder"):
+    with pytest.raises(ConfigError, match="is not a folder"):
         open_pairs(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match="no preference pairs"):
@@ -245,7 +245,7 @@ def test_missing_or_broken_parts_get_a_message(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="annotator's name"):
             pairs.write_preferences(name, np.zeros(2, int))
     np.save(tmp_path / "pairs/data/blstats.npy", np.array([{}]), allow_pickle=True)
-    with pytest.raises(ConfigError, match="no array that can be read"):
+    with pytest.raises(ConfigError, match="not a readable array"):
         open_pairs(tmp_path / "pairs")
     np.save(tmp_path / "pairs/data/blstats.npy", np.zeros((10**12, 2, 0, 256), np.uint8))  # all header
     with pytest.raises(ConfigError, match=r"blstats\.npy has 1,000,000,000,000 rows without values"):

@@ -39,7 +39,7 @@ def test_a_dataset_of_texts_is_read_as_written(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="blstats"):
         again.comparisons(blstats=True)
     (tmp_path / "pairs/recording.json").write_text("{}")
-    with pytest.raises(ConfigError, match="does not say of which world"):
+    with pytest.raises(ConfigError, match="does not name the world"):
         open_pairs(tmp_path / "pairs")
 
 
@@ -53,7 +53,7 @@ def test_files_without_texts_get_a_message(tmp_path: Path) -> None:
     for column, values in (("captions", [1, 2]), ("captions", [["a"], []]), ("context", [None, "b"])):
         place = table.column_names.index(f"first_{column}")
         pq.write_table(table.set_column(place, f"first_{column}", pa.array(values)), file)
-        with pytest.raises(ConfigError, match="expected texts"):
+        with pytest.raises(ConfigError, match="expected strings"):
             open_pairs(pairs.folder)
     pq.write_table(table.drop_columns("second_outcome"), file)
     with pytest.raises(ConfigError, match="second_outcome"):
@@ -113,7 +113,7 @@ def test_a_pair_is_asked_about_once_with_its_context(tmp_path: Path) -> None:
 
 def test_a_judge_or_question_that_does_not_suit_the_world_is_refused(tmp_path: Path) -> None:
     pairs = make(tmp_path / "pairs", world="writing")
-    with pytest.raises(ConfigError, match="of the world 'writing', and the question is about 'text'"):
+    with pytest.raises(ConfigError, match="of the world 'writing', but the question is about 'text'"):
         Annotation(pairs, RulesJudge(), Question(world="text"))
     with pytest.raises(ConfigError, match="rules has no table for the goal 'quality' of the world 'writing'"):
         Annotation(pairs, RulesJudge(), Question(world="writing"))

@@ -51,15 +51,15 @@ def test_targets_of_codes_and_of_soft_labels() -> None:
 
 def test_ties_alone_are_refused() -> None:
     segments = [([a], [b]) for a, b in ("ab", "cd", "ef")]
-    with pytest.raises(ConfigError, match="prefers nothing: 3 of 3 pairs are ties, and"):
+    with pytest.raises(ConfigError, match="has no preferences: 3 of 3 pairs are ties, so"):
         TrainingPairs.of(segments, np.full(3, 2, dtype=np.int8))
-    with pytest.raises(ConfigError, match="prefers nothing: 1 of 3 pairs are ties and 2 have no answer"):
+    with pytest.raises(ConfigError, match="has no preferences: 1 of 3 pairs are ties and 2 have no answer"):
         TrainingPairs.of(segments, np.array([3, 2, 3], dtype=np.int8))
     # Probabilities may prefer where the likeliest answer is a tie.
     soft = np.array([[0.3, 0.1, 0.6], [np.nan] * 3, [np.nan] * 3], dtype=np.float32)
     assert len(TrainingPairs.of(segments, np.full(3, 2, dtype=np.int8), soft)) == 3
     soft[0] = [0.2, 0.2, 0.6]
-    with pytest.raises(ConfigError, match="prefers nothing"):
+    with pytest.raises(ConfigError, match="has no preferences"):
         TrainingPairs.of(segments, np.full(3, 2, dtype=np.int8), soft)
 
 
@@ -299,11 +299,11 @@ def test_every_model_is_loaded_as_saved(id: str, args: dict, tmp_path) -> None:
 
 
 def test_other_folders_get_a_message(tmp_path) -> None:
-    with pytest.raises(ConfigError, match="there is no reward model in"):
+    with pytest.raises(ConfigError, match="no reward model in"):
         load_reward_model(tmp_path)
     MotifRewardModel().save(tmp_path)
     (tmp_path / "reward_model.safetensors").write_bytes(b"broken")
-    with pytest.raises(ConfigError, match="no reward model that can be read"):
+    with pytest.raises(ConfigError, match="no readable reward model"):
         load_reward_model(tmp_path)
     with pytest.raises(ConfigError, match="did you mean 'motif'"):
         reward_models.create("motiv")

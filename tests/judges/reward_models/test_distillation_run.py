@@ -152,7 +152,7 @@ def test_the_command(dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     output = tmp_path / "out"
     words = [str(dataset), "epochs=1", "batch_size=64", "device=cpu", "--preferences", "rule"]
     assert _command(*words, "--model", "classifier", "--output", str(output)) == 0
-    assert "pairs to train on" in capsys.readouterr().out
+    assert "pairs for training" in capsys.readouterr().out
     assert load_reward_model(output).id == "classifier"
     shutil.rmtree(output)
     args = ["model.args.threshold=0.25", "--output", str(output)]

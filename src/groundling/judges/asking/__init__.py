@@ -1,1 +1,1 @@
-"""Asking: who judges, what is asked, how captions are shown, and which replies count."""
+"""Querying judges: the judges, the question, how captions are quoted, and how replies are parsed."""

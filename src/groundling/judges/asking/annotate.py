@@ -1,4 +1,4 @@
-"""Annotation: ask a judge about each distinct unordered pair of captions in a dataset, and label the rows."""
+"""Annotation: query a judge about each distinct unordered pair of captions in a dataset, and label the rows."""
 
 import time
 from collections import Counter
@@ -20,15 +20,15 @@ from groundling.judges.preferences.store import LABELS, Captions, Store, StoredA
 
 @dataclass(frozen=True)
 class AnnotationEstimate:
-    """The work left in a chunk, and its approximate cost."""
+    """The remaining work of a chunk, and its approximate cost."""
 
     rows: int  # pairs in the dataset
-    identical: int  # those with equal captions, which are ties without a request
+    identical: int  # pairs of equal captions, which are ties without a request
     distinct: int  # distinct unordered pairs of unequal captions in the dataset
-    known: int  # the chunk's answers in the store
+    known: int  # the chunk's answers that are already in the store
     requests: int  # the chunk's missing answers
-    prompt_tokens: int  # read by these requests
-    completion_tokens: int  # written by the judge
+    prompt_tokens: int  # of these requests
+    completion_tokens: int  # of the judge's replies
     seconds: float | None  # None if unknown
     cost: float | None  # in the currency of the judge's prices; None if it has none
 
@@ -39,11 +39,11 @@ class AnnotationSummary:
 
     labels: dict[str, int] = field(default_factory=dict)  # rows of the dataset by label: first, second, tie, unknown
     distinct: int = 0  # distinct unordered pairs of unequal captions in the dataset
-    answered: int = 0  # answers in the store about them
-    invalid: int = 0  # those without a verdict
-    first_rate: float | None = None  # share of the caption shown first, without ties; 0.5 without position bias
+    answered: int = 0  # answers about these pairs in the store
+    invalid: int = 0  # answers without a verdict
+    first_rate: float | None = None  # how often the caption shown first wins, ignoring ties; 0.5 if unbiased
     inconsistent: float | None = None  # share of pairs with different verdicts in the two orders
-    asked: int = 0  # answers of this call
+    asked: int = 0  # answers obtained by this call
     failed: int = 0  # requests of this call without a reply
     first_failure: str | None = None  # why the first of them failed
     invalid_reply: str | None = None  # the last reply of this call without a verdict, in one line
@@ -54,13 +54,13 @@ class AnnotationSummary:
 
     @property
     def written(self) -> bool:
-        """True if labels were written; not if there are questions and no verdict."""
+        """True if labels were written, that is, unless there are questions but no verdicts."""
         return self.answered > self.invalid or self.distinct == 0
 
 
 @dataclass(frozen=True)
 class OrderedPair:
-    """An unordered pair in one order."""
+    """An unordered pair, shown in one of its two orders."""
 
     key: str
     captions: Captions
@@ -73,23 +73,23 @@ class OrderedPair:
         return Comparison(first, second, self.context)
 
 
-_SAMPLE = 200  # conversations whose length an estimate measures
+_SAMPLE = 200  # number of conversations measured for an estimate
 _CHARACTERS_PER_TOKEN = 4.0
-_MAX_INVALID = 20  # invalid answers in a row, each of two requests, after which annotation stops
+_MAX_INVALID = 20  # consecutive invalid answers, each of two requests, after which annotation stops
 OnAnswer = Callable[[StoredAnswer | None], None]  # called with each answer, or None for a failed request
 
 
 class Annotation:
-    """Labels for ``pairs`` by a judge that is asked once about each distinct unordered pair of captions.
+    """Labels for ``pairs`` from a judge that is queried once about each distinct unordered pair of captions.
 
-    Pairs of equal captions are ties and are not asked about.
+    Pairs of equal captions are ties and need no query.
 
     Args:
-        folder: Folder of the stored answers; by default ``answers`` in the dataset's folder.
-        both_orders: Ask about each pair in both orders; two different verdicts make a tie.
+        folder: Folder of the stored answers; defaults to ``answers`` in the dataset's folder.
+        both_orders: Ask about each pair in both orders; two different verdicts result in a tie.
 
     Raises:
-        ConfigError: dataset, question and judge do not fit together.
+        ConfigError: dataset, question and judge are incompatible.
     """
 
     def __init__(
@@ -98,8 +98,7 @@ class Annotation:
         self.pairs, self.judge, self.question = pairs, judge, question
         if question.world != pairs.world:
             raise ConfigError(
-                f"{pairs.folder} holds pairs of the world {pairs.world!r}, and the question is about "
-                f"{question.world!r}"
+                f"{pairs.folder} has pairs of the world {pairs.world!r}, but the question is about {question.world!r}"
             )
         if (refusal := judge.accepts(question)) is not None:
             raise ConfigError(refusal)
@@ -119,7 +118,7 @@ class Annotation:
             number = numbers.setdefault((pair.context, captions), len(numbers))
             self._row_pair[row], self._row_swapped[row] = number, swapped
             if number == len(self._items):
-                # A hash decides which is shown first, alike in every process, so that a position bias cancels out.
+                # A hash decides which is shown first, the same in every process, so that position bias cancels out.
                 orders = (False, True) if both_orders else (_number(captions) % 2 == 1,)
                 keys = [answer_key(self.store.hash, captions, order, pair.context) for order in orders]
                 new = zip(keys, orders, strict=True)
@@ -132,7 +131,7 @@ class Annotation:
         return [item for items in self._items if _number(items[0].captions) // 2 % chunks == chunk for item in items]
 
     def estimate(self, chunk: int = 0, chunks: int = 1) -> AnnotationEstimate:
-        """Estimate the work left, without asking or writing anything."""
+        """Estimate the remaining work without querying the judge or writing anything."""
         answers, items = self.store.read(), self.items(chunk, chunks)
         missing = _missing(items, answers)
         count, known = len(missing), [answers[item.key] for item in items if item.key in answers]
@@ -160,14 +159,14 @@ class Annotation:
     def run(
         self, name: str, *, chunk: int = 0, chunks: int = 1, on_answer: OnAnswer = lambda answer: None
     ) -> AnnotationSummary:
-        """Ask the missing questions of a chunk, and write the labels that follow from all answers so far.
+        """Ask the unanswered questions of a chunk, and write the labels that follow from all answers so far.
 
-        Labels are written even after an error, if there is any verdict; after a kill, the same call asks the rest.
-        ``name`` is that of the annotator in the dataset.
+        Labels are written even after an error, if there is any verdict; after a kill, the same call asks the remaining
+        questions. ``name`` is the annotator's name in the dataset.
 
         Raises:
-            ConfigError: no such chunk, or ``name`` has labels of another question.
-            RunError: another process works on the chunk, or the judge fails or gives no verdicts.
+            ConfigError: the chunk does not exist, or ``name`` has labels of a different question.
+            RunError: another process is working on the chunk, or the judge fails or gives no verdicts.
         """
         items = self.items(chunk, chunks)
         self._check_name(name)
@@ -187,7 +186,7 @@ class Annotation:
         return summary
 
     def _ask(self, items: Sequence[OrderedPair], summary: AnnotationSummary, on_answer: OnAnswer) -> None:
-        """Ask, and store each answer; items whose request fails stay without one."""
+        """Query the judge and store each answer; items whose request fails have no answer."""
         invalid_in_a_row = 0
 
         def keep(outcome: Outcome) -> None:
@@ -203,7 +202,7 @@ class Annotation:
                 seconds=outcome.seconds,
             )
             failure = replies[-1].failure
-            if failure is None or answer.prompt_tokens or answer.completion_tokens:  # its tokens are paid for
+            if failure is None or answer.prompt_tokens or answer.completion_tokens:  # its tokens were paid for
                 self.store.append(answer)
             on_answer(answer if failure is None else None)
             if failure is not None:
@@ -217,15 +216,15 @@ class Annotation:
             if invalid_in_a_row >= _MAX_INVALID:
                 form = self.judge.answer_format
                 raise RunError(
-                    f"annotation stops: {_MAX_INVALID} answers in a row have no verdict in the form {form!r}; the last "
-                    f"reply: {summary.invalid_reply!r}. It was asked: {self.question.verdict_form(form)} Give a judge "
-                    "that is a model another model, or another answer=… form; let a class of yours reply so"
+                    f"annotation stopped: {_MAX_INVALID} answers in a row have no verdict in the form {form!r}; the "
+                    f"last reply: {summary.invalid_reply!r}. The prompt asked: {self.question.verdict_form(form)} Try "
+                    "a different model or answer=… form; custom judges must reply in this form"
                 )
 
         ask(self.judge, self.question, (item.shown for item in items), keep)
 
     def labels(self, answers: Mapping[str, StoredAnswer]) -> tuple[NDArray[np.int8], NDArray[np.float32] | None]:
-        """Return labels, int8 ``(N,)``, and probabilities, float32 ``(N, 3)``, NaN where missing, None if all are."""
+        """Return labels, int8 ``(N,)``, and probabilities, float32 ``(N, 3)`` (NaN where missing, None if all are)."""
         combined = [_combine(items, answers) for items in self._items]
         labels = np.full(len(self.pairs), Preference.TIE, np.int8)
         soft = np.full((len(self.pairs), 3), np.nan, np.float32)
@@ -239,11 +238,11 @@ class Annotation:
         return labels, soft if any(probabilities is not None for _, probabilities in combined) else None
 
     def _check_name(self, name: str) -> None:
-        """Raise `ConfigError` if the name has labels of another question, or from elsewhere."""
+        """Raise `ConfigError` if the name has labels of a different question or of unknown origin."""
         made = self.pairs.read_provenance(name) if name in self.pairs.annotators() else self._provenance
         if any(made.get(key) != value for key, value in self._provenance.items()):
             raise ConfigError(
-                f"{self.pairs.folder} has labels {name!r} of another question, judge or sampling: choose another --name"
+                f"{self.pairs.folder} has {name!r} labels of a different question, judge or sampling: change --name"
             )
 
     def _write(self, name: str, summary: AnnotationSummary) -> None:
@@ -263,7 +262,7 @@ class Annotation:
         summary.completion_tokens = sum(answer.completion_tokens for answer in answered)
         summary.cost = self.judge.cost(summary.prompt_tokens, summary.completion_tokens)
         if summary.written:  # otherwise the name stays free for another judge or sampling
-            # The provenance comes first: labels without one could not be continued.
+            # Provenance is written first: labels without it could not be continued.
             provenance = {"asked": self.store.shared_question, "summary": asdict(summary)}
             self.pairs.write_provenance(name, self._provenance | provenance)
             self.pairs.write_preferences(name, labels, soft)

@@ -1,6 +1,6 @@
-"""The contract of a judge, the verdict in a reply, and asking about pairs of captions.
+"""The interface of a judge, the parsing of verdicts, and querying a judge about pairs of captions.
 
-A judge answers conversations, or labels whole datasets by figures.
+A judge answers conversations, or labels whole datasets from their recorded values.
 """
 
 import re
@@ -20,7 +20,7 @@ from groundling.judges.asking.questions import AnswerFormat, Message, Question
 from groundling.judges.preferences.pairs import Comparison, Pairs, Preference
 from groundling.registry import Registry
 
-WORDS = ("1", "2", "tie")  # the verdicts, by their code of `Preference`
+WORDS = ("1", "2", "tie")  # the verdicts, by `Preference` code
 _LINE = re.compile(r"[*_`]*verdict[*_]*\s*:[*_]*\s*[*_`\"]*(1|2|tie)[*_`\"]*\.?[*_`]*", re.IGNORECASE)
 _WORD = re.compile(r"[*`\"']*(1|2|tie)[*`\"']*\.?", re.IGNORECASE)
 _THOUGHTS_END = "</think>"
@@ -30,23 +30,23 @@ _CLOSING = re.compile(
 )
 _BLOCK = re.compile(r"\s*```(?:json)?\s*\n(.*)\n\s*```\s*", re.DOTALL)
 _KEY = re.compile(r'(?<!\\)"verdict"\s*:\s*"?(1|2|tie)?')
-_EXCERPT = 200  # characters of a reply that a message repeats
+_EXCERPT = 200  # characters of a reply that are quoted in a message
 
 
 class Verdict(NamedTuple):
     preference: Preference
-    position: int  # where its word begins in the reply
+    position: int  # where its word starts in the reply
 
 
 def parse(reply: str, answer: AnswerFormat, complete: bool = True, noun: str = "description") -> Verdict | None:
-    """Return the verdict of a reply, or None; ``noun`` is the name of a caption in the question.
+    """Return the verdict of a reply, or None; ``noun`` is what the question calls a caption.
 
-    A reply may quote captions that contain forged verdicts, so a verdict counts only where nothing can be quoted:
+    A reply may quote captions that contain forged verdicts, so a verdict is accepted only where nothing can be quoted:
     alone on the last line ("line"), in the object that is the whole reply ("json"), or as the whole reply ("choice").
-    A polite closing sentence ("I hope this helps!") may follow. In a reply that was cut off, the last line may be a
-    quotation and does not count. "motif" reads replies as the original does, with its faults.
+    A polite closing sentence ("I hope this helps!") may follow. In a truncated reply, the last line may be a quotation
+    and is not accepted. "motif" parses replies like the original, including its faults.
     """
-    if answer == "motif":  # "best", one of the original's nouns, punctuation, perhaps one word more, the number
+    if answer == "motif":  # "best", one of the original's nouns, punctuation, perhaps one more word, the number
         nouns = f"description|message|{re.escape(noun)}"
         match = re.search(rf"best[_\s]*(?:{nouns})\W*:*\W*(?:[^\W\d]\w*\W+)??(1|2|none)", reply, re.IGNORECASE)
         return match and _verdict("tie" if match[1].lower() == "none" else match[1], match.start(1))
@@ -55,7 +55,7 @@ def parse(reply: str, answer: AnswerFormat, complete: bool = True, noun: str = "
     rest, newline, last = reply.rstrip().rpartition("\n")
     if newline and _CLOSING.fullmatch(last.strip()):
         reply = rest
-    # The tag that opens thoughts may be part of the prompt, as in some chat templates.
+    # The tag that opens the reasoning may be part of the prompt, as in some chat templates.
     thoughts, tag, _ = ("", "", "") if reply.lstrip().startswith(("{", "`")) else reply.partition(_THOUGHTS_END)
     begin = len(thoughts + tag) if tag else 0
     if answer == "json":
@@ -79,8 +79,8 @@ def _json(reply: str, begin: int) -> Verdict | None:
     verdict = content.get("verdict") if isinstance(content, dict) else None
     if isinstance(verdict, bool) or str(verdict) not in WORDS:
         return None
-    # In a quotation inside the analysis, quotation marks are escaped. A key that occurs twice, as in an inner object,
-    # or in other characters ("ver\u0064ict", which the fence does not alter), does not count.
+    # Quotation marks are escaped in quotations inside the analysis. A key that occurs twice, as in an inner object, or
+    # in a different spelling ("ver\u0064ict", which the fence does not alter), is rejected.
     keys = [*_KEY.finditer(reply, begin)]
     if len(keys) != 1 or keys[0][1] != str(verdict):
         return None
@@ -88,13 +88,13 @@ def _json(reply: str, begin: int) -> Verdict | None:
 
 
 def _verdict(word: str, position: int) -> Verdict | None:
-    word = word.lower()  # a case-insensitive pattern matches "tİe", which in lower case is not "tie"
+    word = word.lower()  # a case-insensitive pattern matches "tİe", whose lower case is not "tie"
     return Verdict(Preference(WORDS.index(word)), position) if word in WORDS else None
 
 
 @dataclass(frozen=True)
 class Request:
-    """A conversation that ends with a message of the user; a retry keeps the ``number`` of its request."""
+    """A conversation that ends with a user message; a retry keeps the ``number`` of its request."""
 
     number: int
     conversation: list[Message]
@@ -102,7 +102,7 @@ class Request:
 
     @property
     def captions(self) -> tuple[str, str]:
-        """Both captions, neutralised as a language model reads them."""
+        """Both captions, neutralised, as a language model reads them."""
         return fence.read_both(self.conversation[1]["content"])
 
 
@@ -111,9 +111,9 @@ class Reply:
     """A judge's reply.
 
     Attributes:
-        complete: False if the text was cut off.
+        complete: False if the text was truncated.
         probabilities: Probabilities of first, second and tie, in the order shown, if available.
-        failure: Why there is no reply; the next run asks again.
+        failure: Reason why there is no reply; the next run retries.
     """
 
     text: str
@@ -124,19 +124,19 @@ class Reply:
     failure: str | None = None
 
 
-OnReply = Callable[[Request, Reply], Request | None]  # takes a reply; returns a request to make next, or None
+OnReply = Callable[[Request, Reply], Request | None]  # receives a reply; returns the next request to make, or None
 
 
 class Judge:
-    """Answers conversations; a subclass implements `answer`, or `ask` to answer several at once.
+    """Answers conversations. Subclasses implement `answer`, or `ask` to answer several at a time.
 
     Attributes:
-        answer_format: The form in which the judge is asked for its verdict.
-        control_tokens: Texts that its tokenizer does not read as text.
+        answer_format: Form in which the judge is asked for its verdict.
+        control_tokens: Strings that its tokenizer does not read as text.
         parallel: Number of simultaneous requests.
         expected_tokens: Approximate length of a reply, for estimates.
-        expected_seconds: Approximate time of a request; None if unknown.
-        effortless: Creating and asking the judge costs nothing.
+        expected_seconds: Approximate time of a request in seconds; None if unknown.
+        effortless: True if creating and querying the judge costs nothing.
     """
 
     answer_format: AnswerFormat = "line"
@@ -147,28 +147,28 @@ class Judge:
     effortless: bool = False
 
     def accepts(self, question: Question) -> str | None:
-        """Return why the judge cannot answer this question, in one line, or None."""
+        """Return why the judge cannot answer this question, in one line, or None if it can."""
         return None
 
     def identity(self) -> dict[str, Any]:
-        """Return all that answers depend on, as JSON: model, revision, sampling, a version of the judge's code.
+        """Return everything that answers depend on, as JSON: model, revision, sampling, a version of the judge's code.
 
-        Stored answers are reused for a judge of the same identity.
+        Stored answers are reused for a judge with the same identity.
         """
         return {"judge": type(self).__qualname__}
 
     def identity_about(self, question: Question) -> dict[str, Any]:
-        """Return `identity`, with what else its answers to this question depend on."""
+        """Return `identity`, plus everything else that its answers to this question depend on."""
         return self.identity()
 
     def answer(self, request: Request) -> Reply | str:
-        """Answer one request; a text stands for a `Reply` with it."""
-        raise NotImplementedError("a judge defines answer or ask")
+        """Answer one request; a string stands for a `Reply` with this text."""
+        raise NotImplementedError("a judge must implement answer or ask")
 
     def ask(self, requests: Iterable[Request], on_reply: OnReply) -> None:
-        """Answer all requests, and those that ``on_reply`` returns; raise `RunError` if no other request can succeed.
+        """Answer all requests, and those that ``on_reply`` returns; raise `RunError` if no more requests can succeed.
 
-        Pass each reply to ``on_reply`` before making the next request: then a kill loses only the requests in flight.
+        Pass each reply to ``on_reply`` before making the next request, so that a kill only loses requests in flight.
         """
         for request in requests:
             present: Request | None = request
@@ -178,16 +178,16 @@ class Judge:
                 present = on_reply(present, Reply(reply) if isinstance(reply, str) else reply)
 
     def cost(self, prompt_tokens: float, completion_tokens: float) -> float | None:
-        """Return the price of so many tokens, in the user's currency; None if unknown."""
+        """Return the price of this many tokens in the user's currency; None if unknown."""
         return None
 
 
 class FigureJudge(ABC):
-    """Labels whole datasets by figures; asks nothing and stores no answers."""
+    """Labels whole datasets from their recorded values; makes no requests and stores no answers."""
 
     @abstractmethod
     def prefer(self, pairs: Pairs) -> NDArray[np.int8]:
-        """Return labels, int8 ``(N,)``: codes of `Preference`; `ConfigError` if the dataset lacks the figures."""
+        """Return labels, int8 ``(N,)``: codes of `Preference`; raise `ConfigError` if the dataset lacks the values."""
 
 
 judges: Registry[Judge | FigureJudge] = Registry("judge")
@@ -195,7 +195,7 @@ judges: Registry[Judge | FigureJudge] = Registry("judge")
 
 @dataclass(frozen=True)
 class Outcome:
-    """The judge's replies about one pair; the last one has the verdict, if any."""
+    """The judge's replies about one pair; the last one contains the verdict, if any."""
 
     number: int
     replies: list[Reply]
@@ -204,7 +204,7 @@ class Outcome:
 
     @property
     def excerpt(self) -> str:
-        """The beginning of the last reply in one line, for messages."""
+        """The start of the last reply on one line, for messages."""
         text = self.replies[-1].text[: 10 * _EXCERPT]
         return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:_EXCERPT]
 
@@ -214,7 +214,7 @@ def conversation(judge: Judge, question: Question, pair: Comparison) -> list[Mes
 
 
 def ask(judge: Judge, question: Question, pairs: Iterable[Comparison], on_outcome: Callable[[Outcome], None]) -> None:
-    """Ask about all pairs, once more if a reply has no verdict; call ``on_outcome`` with each result, numbered from 0."""
+    """Ask about all pairs, once more if a reply has no verdict; call ``on_outcome`` with each numbered result."""
     began: dict[int, float] = {}
     replies: dict[int, list[Reply]] = {}
 

@@ -1,4 +1,4 @@
-"""Language models as judges: behind an OpenAI-compatible server (vLLM, llama.cpp, hosted ones), or in this process."""
+"""Language models as judges: on an OpenAI-compatible server (vLLM, llama.cpp, hosted) or in this process."""
 
 import asyncio
 import math
@@ -16,7 +16,7 @@ from groundling.judges.asking.questions import AnswerFormat, Message
 from groundling.judges.preferences.store import token_count
 
 _EXPECTED_TOKENS = {"line": 400, "json": 200, "choice": 1, "motif": 400}
-_EXPECTED_SPEED = 30.0  # tokens a second of one request, for the first estimate
+_EXPECTED_SPEED = 30.0  # tokens per second of one request, for the first estimate
 _SCHEMA = {
     "type": "object",
     "properties": {"analysis": {"type": "string"}, "verdict": {"type": "string", "enum": list(WORDS)}},
@@ -24,30 +24,31 @@ _SCHEMA = {
     "additionalProperties": False,
 }
 _JSON = {"type": "json_schema", "json_schema": {"name": "verdict", "strict": True, "schema": _SCHEMA}}
-_CONSTRAINTS: dict[str, list[dict[str, Any]]] = {  # entries that ask a server to enforce an answer's form
+_CONSTRAINTS: dict[str, list[dict[str, Any]]] = {  # entries that ask a server to enforce the answer format
     "json": [{"response_format": _JSON}],
     "choice": [{"structured_outputs": {"choice": list(WORDS)}}],  # vLLM; ignored by llama.cpp and Ollama
 }
-_MAX_FAILURES = 20  # failed requests in a row after which the run stops
-_MAX_TOKENS = 10**9  # a greater number of tokens of one request is a server's error
+_MAX_FAILURES = 20  # consecutive failed requests after which the run stops
+_MAX_TOKENS = 10**9  # more tokens in one request are a server error
 
 
 @judges.register("openai")
 class OpenAIJudge(Judge):
-    """Asks a model on a server with OpenAI's API, several requests at once.
+    """Queries a model on a server with OpenAI's API, making several requests at a time.
 
     Args:
-        model: The server's name of the model.
+        model: Name of the model on the server.
         base_url: Address of the server, up to and including ``/v1``.
-        answer: "line": reasoning, then a line with the verdict. "json": an object with a schema, which the server is
-            asked to enforce. "choice": the verdict alone, likewise; fastest. "motif": as the original asks and reads.
-        revision: Revision of the model; answers of another revision are not reused.
+        answer: "line": reasoning, then a line with the verdict. "json": an object with a schema that the server is
+            asked to enforce. "choice": only the verdict, also enforced; fastest. "motif": prompt and parsing as in the
+            original.
+        revision: Revision of the model; answers of other revisions are not reused.
         temperature, top_p: Sampling parameters.
-        max_tokens: Longest reply; None: 8 for "choice", 2048 otherwise.
-        soft_labels: Ask for the log-probabilities of the verdict's token.
-        extra: Further entries of a request's body, such as ``{top_k: 50}``; null removes a default one.
+        max_tokens: Maximum length of a reply. If None, 8 for "choice" and 2048 otherwise.
+        soft_labels: Request the log-probabilities of the verdict's token.
+        extra: Additional entries of the request body, such as ``{top_k: 50}``; null removes a default entry.
         concurrency: Number of simultaneous requests.
-        prompt_price, completion_price: Prices of a million tokens, for estimates.
+        prompt_price, completion_price: Prices per million tokens, for estimates.
         api_key_env, timeout, max_retries, backoff, max_reply_bytes: See `groundling.io.chat_server.ChatServer`.
     """
 
@@ -80,7 +81,7 @@ class OpenAIJudge(Judge):
         longest = max_tokens or (8 if answer == "choice" else 2048)
         body = {"temperature": temperature, "top_p": top_p, "max_tokens": longest, **(extra or {})}
         self._sampling: dict[str, Any] = {key: value for key, value in body.items() if value is not None}
-        # Entries that a server may refuse; each is dropped once a request succeeds only without it.
+        # Entries that a server may reject; each is dropped once a request succeeds only without it.
         self._constraint = _CONSTRAINTS.get(answer, [])
         self._optional = [*self._constraint, *([{"logprobs": True, "top_logprobs": 20}] if soft_labels else [])]
         self._failures = 0
@@ -124,7 +125,7 @@ class OpenAIJudge(Judge):
             self._failures += 1
             if self._failures >= _MAX_FAILURES:
                 raise RunError(
-                    f"{self.server.base_url}: {self._failures} requests in a row got no answer; the last one: {error}"
+                    f"{self.server.base_url}: {self._failures} consecutive requests failed; the last error: {error}"
                 ) from error
             return Reply("", failure=str(error))
         self._failures = 0
@@ -132,7 +133,7 @@ class OpenAIJudge(Judge):
 
     async def _complete(self, request: Request) -> dict[str, Any]:
         body = {"model": self.model, "messages": request.conversation, **self._sampling}
-        known = self._optional  # another request may shorten it meanwhile
+        known = self._optional  # another request may shorten it in the meantime
         for count in range(len(known), -1, -1):
             for optional in combinations(known, count):
                 try:
@@ -142,9 +143,8 @@ class OpenAIJudge(Judge):
                     continue
                 if news := [next(iter(entries)) for entries in self._optional if entries not in optional]:
                     warnings.warn(
-                        f"{self.server.base_url} refuses {' and '.join(news)}: requests continue without them. Without "
-                        "logprobs there are no soft labels; without the others only the prompt's words keep the model "
-                        "to the answer's form",
+                        f"{self.server.base_url} rejects {' and '.join(news)}: continuing without them. Without "
+                        "logprobs there are no soft labels; without the others, only the prompt specifies the format",
                         stacklevel=2,
                     )
                 self._optional = [entries for entries in self._optional if entries in optional]
@@ -152,7 +152,7 @@ class OpenAIJudge(Judge):
         raise refused
 
     def _read(self, content: dict[str, Any], noun: str) -> Reply:
-        """Return the reply in a response checked by `ChatServer.complete`, of otherwise unknown shape."""
+        """Return the reply in a response that `ChatServer.complete` has checked, of otherwise unknown structure."""
         choice = content["choices"][0]
         text = text_of(content) or ""
         usage = content.get("usage")
@@ -169,14 +169,14 @@ class OpenAIJudge(Judge):
     def _probabilities(
         self, choice: dict[str, Any], text: str, complete: bool, noun: str
     ) -> tuple[float, float, float] | None:
-        """Return those of first, second and tie, from the alternatives to the token where the verdict begins."""
+        """Return the probabilities of first, second and tie from the alternatives to the verdict's first token."""
         verdict = parse(text, self.answer_format, complete, noun)
         if verdict is None:
             return None
         try:
             tokens = choice["logprobs"]["content"]
             written = "".join(token["token"] for token in tokens)
-            # Thoughts that a server removes precede the text.
+            # The text may follow reasoning that the server removed.
             begin = len(text) - len(written) if written.endswith(text) else len(text)
             for token in tokens:
                 end = begin + len(token["token"])
@@ -185,18 +185,18 @@ class OpenAIJudge(Judge):
                     return _verdict_probabilities(token["top_logprobs"], lead)
                 begin = end
         except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError):
-            pass  # the server gives none, or something of another shape
+            pass  # the server returned no log-probabilities, or in a different structure
         return None
 
 
 def _verdict_probabilities(alternatives: list[dict[str, Any]], lead: str) -> tuple[float, float, float] | None:
-    """Normalise the probabilities of verdicts among tokens that begin like the verdict's (with a blank, say)."""
+    """Normalise the probabilities of verdicts over tokens that start like the verdict's, e.g. with a space."""
     masses = [0.0, 0.0, 0.0]
     for alternative in alternatives:
         token = alternative["token"]
         word = token.removeprefix(lead).casefold() if token.startswith(lead) else ""
         for number, verdict in enumerate(WORDS):
-            # A token may be shorter than the word ("t" of "tie"), or longer ('1"').
+            # A token may be shorter than the word ("t" of "tie") or longer ('1"').
             if word and (verdict.startswith(word) or (word.startswith(verdict) and not word[len(verdict)].isalnum())):
                 masses[number] += math.exp(float(alternative["logprob"]))
     total = sum(masses)
@@ -207,18 +207,18 @@ def _verdict_probabilities(alternatives: list[dict[str, Any]], lead: str) -> tup
 
 @judges.register("transformers")
 class TransformersJudge(Judge):
-    """Scores the three verdicts, or writes an answer, in batches.
+    """Scores the three verdicts, or generates an answer, in batches.
 
     Args:
-        model: A folder or hub id: see `groundling.LanguageModel.from_pretrained`.
-        answer: "choice": the most probable verdict right after the question, in one forward pass, with probabilities
-            as soft labels. "line", "json", "motif": the model writes; see `OpenAIJudge`.
+        model: A folder or hub id; see `groundling.LanguageModel.from_pretrained`.
+        answer: "choice": the most probable verdict right after the question, from one forward pass, with probabilities
+            as soft labels. "line", "json", "motif": the model generates text; see `OpenAIJudge`.
         revision: Revision of a hub model.
         dtype: Precision of the weights.
         device: "auto", "cpu", "cuda", ...
         batch_size: Number of simultaneous requests.
-        temperature, top_k, top_p, seed: Sampling parameters; temperature 0 takes the most probable token.
-        max_tokens: Longest written reply.
+        temperature, top_k, top_p, seed: Sampling parameters; temperature 0 selects the most probable token.
+        max_tokens: Maximum length of a generated reply.
     """
 
     def __init__(
@@ -272,7 +272,7 @@ class TransformersJudge(Judge):
         for prompt, log_probs in zip(self.lm.prompt_tokens(prompts), scores, strict=True):
             first, second, tie = log_probs.cpu().double().softmax(-1).tolist()
             if math.isnan(first):
-                yield Reply("", failure="the model gives no finite probabilities")
+                yield Reply("", failure="the model returned non-finite probabilities")
                 continue
             yield Reply(WORDS[int(log_probs.argmax())], True, (first, second, tie), len(prompt), 1)
 
@@ -280,7 +280,7 @@ class TransformersJudge(Judge):
         from groundling.lm.write.generation import sampling_from
 
         prompts: Any = [self.prompt(request.conversation) for request in requests]
-        # Transformers draws from torch's global generator, which a training may be using.
+        # Transformers samples from torch's global generator, which training may be using.
         with sampling_from(self._draws.getrandbits(63)):
             written = self.lm.generate(prompts, **self._sampling)
         for prompt, generation in zip(self.lm.prompt_tokens(prompts), written, strict=True):
@@ -289,7 +289,7 @@ class TransformersJudge(Judge):
             yield Reply(generation.text, complete, None, len(prompt), count)
 
     def prompt(self, conversation: Sequence[Message]) -> str | list[int]:
-        """Return the token ids of the chat template, or a text for a model without one."""
+        """Return the token ids of the chat template, or a string for a model without one."""
         system, *said = (message["content"] for message in conversation)
         if not self.lm.tokenizer.chat_template:
             return "\n\n".join([system, *said, "Answer: "])

@@ -1,4 +1,4 @@
-"""The question about two captions: a world's goal and prompt, or the user's own."""
+"""The question about two captions: a world's goal and prompt, or instructions of the user."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,23 +8,23 @@ from typing import Any, Literal, Self
 from groundling.errors import ConfigError, unknown
 from groundling.judges.asking import quoting as fence
 
-Table = list[tuple[str, float]]  # regular expressions (case ignored), and the value of a line that contains a match
+Table = list[tuple[str, float]]  # case-insensitive regular expressions, and the value of a line with a match
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A kind of world, described for its judge."""
+    """Description of a kind of world for judges."""
 
     system: str  # the system prompt
     goals: Mapping[str, str]  # the sentence of each goal by id; the first is the default
     prompts: Mapping[str, str]  # instructions by id; {goal} stands for the goal's sentence
-    notice: str  # explains the marks around captions, and that captions give no orders; {code} is their code
-    nouns: Mapping[str, str] = field(default_factory=dict)  # name of a caption by prompt: "description" if absent
-    context: str | None = None  # name of the text that two captions share; None if they share none
-    reads: str = "text"  # name of the captions in the names of labels
-    nothing: str = "(nothing was said)"  # stands for an empty caption
+    notice: str  # explains the marks around captions, which contain no instructions; {code} is their code
+    nouns: Mapping[str, str] = field(default_factory=dict)  # name of a caption by prompt; "description" by default
+    context: str | None = None  # name of the text that two captions share, if any
+    reads: str = "text"  # name of the captions in label names
+    nothing: str = "(nothing was said)"  # replaces an empty caption
     reward_model: str = "characters"  # id of the reward model that usually reads the captions
-    rules: Mapping[str, Table] = field(default_factory=dict)  # tables of the judge by rules, by goal
+    rules: Mapping[str, Table] = field(default_factory=dict)  # tables of the rules judge, by goal
 
 
 subjects: dict[str, Subject] = {}
@@ -39,7 +39,7 @@ def find_subject(world: str) -> Subject:
 
 
 Message = dict[str, str]  # a message of a conversation: role ("system", "user" or "assistant") and content
-AnswerFormat = Literal["line", "json", "choice", "motif"]  # the form of a verdict: see `answers.parse`
+AnswerFormat = Literal["line", "json", "choice", "motif"]  # the form of a verdict: see `judge.parse`
 _FORMS = {
     "line": "End your answer with one line that holds your verdict and nothing else: 'Verdict: 1', 'Verdict: 2' or "
     "'Verdict: tie'.",
@@ -58,7 +58,7 @@ _AGAIN = {
     "motif": 'So which of the two is the best? Answer with ("best_{noun}": 1), ("best_{noun}": 2) or '
     '("best_{noun}": None).',
 }
-_MAX_ECHO = 8000  # characters of a reply that the judge reads again, so that an endless one does not fill its context
+_MAX_ECHO = 8000  # characters of a reply that the judge rereads, so that an endless one does not fill its context
 
 
 @dataclass(frozen=True)
@@ -66,10 +66,10 @@ class Question:
     """A question to ask about every pair of captions.
 
     Attributes:
-        goal: Id of one of the world's goals, or a sentence; the world's first goal by default.
+        goal: Id of one of the world's goals, or a sentence. Defaults to the world's first goal.
         prompt: Id of one of the world's prompts.
-        instructions: The user's instructions in place of the prompt's; ``{goal}`` stands for the goal's sentence.
-        blstats: Captions contain the state of NetHack's player.
+        instructions: The user's instructions instead of the prompt's; ``{goal}`` stands for the goal's sentence.
+        blstats: True if captions contain the state of NetHack's player.
         world: The kind of world: see `groundling.judges.asking.questions`.
     """
 
@@ -85,19 +85,19 @@ class Question:
             object.__setattr__(self, "goal", next(iter(goals)))
         if self.goal not in goals and " " not in self.goal.strip():
             problem = unknown("goal", self.goal, goals)
-            raise ConfigError(f"world {self.world!r}: {problem}; or say what is wanted in a sentence")
+            raise ConfigError(f"world {self.world!r}: {problem}; or describe the goal in a sentence")
         if self.prompt not in prompts:
             raise ConfigError(f"world {self.world!r}: {unknown('prompt', self.prompt, prompts)}")
 
     @classmethod
     def from_file(cls, path: Path, **fields: Any) -> Self:
-        """Make a question with the instructions in a text file."""
+        """Create a question with the instructions in a text file."""
         try:
             text = path.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"--question {path} cannot be read: {error}") from error
         if not text:
-            raise ConfigError(f"--question {path} is empty: expected instructions about two descriptions")
+            raise ConfigError(f"--question {path} is empty: expected instructions for comparing two descriptions")
         return cls(instructions=text, **fields)
 
     @property
@@ -117,7 +117,7 @@ class Question:
     def conversation(
         self, first: str, second: str, answer: AnswerFormat, control_tokens: Sequence[str] = (), context: str = ""
     ) -> list[Message]:
-        """Return system prompt and question, with fenced captions, after the ``context`` that both share."""
+        """Return the system prompt and the question, with the shared ``context`` and the fenced captions."""
         subject = self.subject
         template = subject.prompts[self.prompt] if self.instructions is None else self.instructions
         instructions = template.replace("{goal}", subject.goals.get(self.goal, self.goal))
@@ -134,8 +134,8 @@ class Question:
         return [{"role": "system", "content": subject.system}, {"role": "user", "content": "\n\n".join(parts)}]
 
     def retry(self, conversation: Sequence[Message], reply: str, answer: AnswerFormat) -> list[Message]:
-        """Return the conversation with a reply that had no verdict, and the request for one."""
-        echo = reply[-_MAX_ECHO:].strip() or "(no answer)"  # servers refuse empty messages
+        """Return the conversation extended by a reply that had no verdict and a request for one."""
+        echo = reply[-_MAX_ECHO:].strip() or "(no answer)"  # servers reject empty messages
         again = _AGAIN[answer].replace("{noun}", self.noun)
         return [*conversation, {"role": "assistant", "content": echo}, {"role": "user", "content": again}]
 

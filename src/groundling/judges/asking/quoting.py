@@ -1,7 +1,7 @@
-"""Fences around captions, whose text comes from players and must not speak for the user.
+"""Fences around captions, whose text comes from players and must not pass for instructions by the user.
 
-Each caption stands between two marks with a code, and each of its lines begins with ``| ``, so that it cannot pass for
-another part of the question. The code is a hash of all that is shown, so no caption can contain it. Text that could
+Each caption is placed between two marks with a code, and each of its lines starts with ``| ``, so that it cannot pass
+for another part of the question. The code is a hash of everything shown, so no caption can contain it. Text that could
 pass for a mark, a verdict or a control token is altered.
 """
 
@@ -18,7 +18,7 @@ _FENCED = re.compile(
 
 # Chat models read <|im_end|>, </s>, <start_of_turn>, <<SYS>>, [INST], [/INST], [TOOL_CALLS] as control tokens.
 _ANGLES = str.maketrans({"<": "‹", ">": "›"})
-# Characters that look like others and that no Unicode normalisation maps to them.
+# Lookalike characters that no Unicode normalisation maps to the originals.
 _LOOK_ALIKE = str.maketrans(
     "\u0435\u0415\u0395\u1d07\u0441\u0421\u1d04\u0456\u0406\u0399\u03b9\u0131\u026a\u0442\u0422\u03a4\u1d1b\u0501"
     "\u1d05\u0475\u0474\u03bd\u1d20\u0433\u0280\u2236\ua789\u02f8\u02d0\u0589\u05c3\ufe30\ua4ff"
@@ -46,8 +46,8 @@ def fence(
 
     Args:
         label: Name in the marks, such as "description 1".
-        control_tokens: Texts that the judge's tokenizer does not read as text.
-        nothing: Replaces an empty caption, without the prefix of lines, so that no caption can contain it.
+        control_tokens: Strings that the judge's tokenizer does not read as text.
+        nothing: Replaces an empty caption. It has no line prefix, so no caption can contain it.
     """
     lines = [PREFIX + neutralise(line, control_tokens) for line in caption.split("\n")]
     body = "\n".join(lines) if caption else nothing
@@ -55,7 +55,7 @@ def fence(
 
 
 def read_both(text: str) -> tuple[str, str]:
-    """Return both captions of a conversation's text, neutralised as the judge reads them."""
+    """Return both captions of a conversation's text, neutralised, as the judge reads them."""
     shown = (match[3].split("\n") for match in _FENCED.finditer(text))
     first, second = (
         "\n".join(line.removeprefix(PREFIX) for line in lines) if lines[0].startswith(PREFIX) else ""  # no caption
@@ -65,11 +65,11 @@ def read_both(text: str) -> tuple[str, str]:
 
 
 def neutralise(line: str, control_tokens: Sequence[str] = ()) -> str:
-    """Alter what a model, its tokenizer or our parser could take for more than text in a line of a caption.
+    """Alter everything in a line of a caption that a model, its tokenizer or our parser could misinterpret.
 
-    Runs of three or more hyphens become two, so ``--More--`` stays; angle brackets become ‹ and ›; control words in
-    square brackets get round ones; the colon after "verdict" is removed; invisible characters are escaped. Characters
-    that look alike (full-width forms, mathematical letters, Greek, Cyrillic) are treated like the originals.
+    Runs of three or more hyphens become two, so ``--More--`` stays; angle brackets become ‹ and ›; square brackets
+    around control words become round; the colon after "verdict" is removed; invisible characters are escaped.
+    Lookalikes (full-width forms, mathematical letters, Greek, Cyrillic) are treated like the originals.
     """
     line = "".join(f"\\u{ord(c):04x}" if c != "\t" and unicodedata.category(c) in _INVISIBLE else c for c in line)
     line = _alter(line)
@@ -79,9 +79,9 @@ def neutralise(line: str, control_tokens: Sequence[str] = ()) -> str:
             line = _alter(plain)
     for token in control_tokens:
         apart = " ".join(token)
-        while len(token) > 1 and token in line:  # again, because two may overlap, as in ⁂end⁂end⁂
+        while len(token) > 1 and token in line:  # repeatedly, because two may overlap, as in ⁂end⁂end⁂
             line = line.replace(token, apart)
-            if token in apart:  # the token contains spaces itself
+            if token in apart:  # the token itself contains spaces
                 break
     return line
 

@@ -1,4 +1,4 @@
-"""Judges without a model: a table of values of lines, the world's or the user's, and figures of the dataset."""
+"""Judges without a model: a table of line values (the world's or the user's), and recorded values of the dataset."""
 
 import re
 from typing import Any
@@ -14,17 +14,17 @@ from groundling.judges.preferences.pairs import Pairs, Preference
 _Compiled = list[tuple[re.Pattern[str], float]]
 
 _TIMES = re.compile(r" \(x(\d+)\)$")
-_MAX_TIMES = 5  # further repetitions of a message do not count
+_MAX_TIMES = 5  # further repetitions of a message are ignored
 
 
 @judges.register("rules")
 class RulesJudge(Judge):
-    """Prefers the caption whose lines have the greater value; equal values are a tie.
+    """Prefers the caption whose lines have the greater total value; equal values are a tie.
 
-    It reads only the conversation, as a language model does, and quotes the lines that it counted.
+    It reads only the conversation, like a language model, and quotes the lines that contributed.
 
     Args:
-        rules: Pairs of regular expression and value, in place of the goal's table; needed in worlds without tables.
+        rules: Pairs of a regular expression and a value that replace the goal's table; required if there is no table.
     """
 
     effortless = True
@@ -40,8 +40,8 @@ class RulesJudge(Judge):
         if self.rules or question.goal in tables:
             return None
         return (
-            f"judge rules has no table for the goal {question.goal!r} of the world {question.world!r} "
-            f"({', '.join(tables) or 'none'}): give yours, as in 'rules=[[\"you won\", 1.0]]'"
+            f"the judge rules has no table for the goal {question.goal!r} of the world {question.world!r} "
+            f"({', '.join(tables) or 'none'}): pass your own, as in 'rules=[[\"you won\", 1.0]]'"
         )
 
     def identity(self) -> dict[str, Any]:
@@ -101,7 +101,7 @@ class ReturnJudge(FigureJudge):
 
 @judges.register("random")
 class RandomJudge(FigureJudge):
-    """Prefers one of the two by a fair coin with this ``seed``; never a tie."""
+    """Prefers one of the two at random, seeded with ``seed``; never a tie."""
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
@@ -111,11 +111,11 @@ class RandomJudge(FigureJudge):
 
 
 def _greater(figures: NDArray, name: str) -> NDArray[np.int8]:
-    """Return the label of each row of the figures ``(N, 2)`` called ``name``, int8 ``(N,)``."""
+    """Return a label for each row of ``figures`` ``(N, 2)``, int8 ``(N,)``; ``name`` is used in error messages."""
     if (missing := np.isnan(figures).any(axis=1)).any():  # NaN would compare as equal
         raise ConfigError(
-            f"the {name} of {missing.sum()} of {len(figures)} pairs is NaN, the first of them pair {missing.argmax()}: "
-            "record them again, or choose another --judge"
+            f"{name} is NaN in {missing.sum()} of {len(figures)} pairs, first in pair {missing.argmax()}: record them "
+            "again, or choose another --judge"
         )
     first, second = figures[:, 0], figures[:, 1]
     labels = np.where(first > second, Preference.FIRST, np.where(second > first, Preference.SECOND, Preference.TIE))

@@ -1,1 +1,1 @@
-"""Online judging: a judge that is asked while training runs, and a reward model that learns from its answers."""
+"""Online judging: a judge is queried during training, and a reward model learns from its answers."""

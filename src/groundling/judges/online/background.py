@@ -1,4 +1,4 @@
-"""Threads of online judging, for which nothing waits: one asks a judge, another trains a copy of a reward model."""
+"""Background threads of online judging: one queries a judge, another trains a copy of a reward model."""
 
 import threading
 import warnings
@@ -17,30 +17,30 @@ from groundling.judges.reward_models.reward_model import RewardModel
 
 @dataclass(frozen=True)
 class OnlineLearning:
-    """Settings with which a reward model learns from a judge's answers while the agent trains."""
+    """Settings for training a reward model on a judge's answers while the agent trains."""
 
     train_every: Annotated[int, Gt(0)] = 1000
-    """Number of new answers after which a model with gradients is trained again, on all answers."""
+    """Number of new answers after which a gradient-trained model is trained again on all answers."""
     epochs: Annotated[int, Gt(0)] = 3
     learning_rate: Annotated[float, Gt(0)] = 1e-4
     batch_size: Annotated[int, Gt(0)] = 256
     comparisons: Annotated[int, Gt(0)] = 2
-    """Number of earlier captions of the same goal that a new one is compared with, for a model that ranks."""
-    judge_batch_size: Annotated[int, Gt(0)] = 100  # Questions of one call to the judge
-    seed: int = 0  # Of the compared captions and of the order of training
+    """Number of earlier captions of the same goal that each new one is compared with, for a model that ranks."""
+    judge_batch_size: Annotated[int, Gt(0)] = 100  # Questions per call to the judge
+    seed: int = 0  # For the choice of compared captions and the training order
 
 
 def train_copy(
     model: RewardModel, pairs: TrainingPairs, trained_on: int, learning: OnlineLearning, stop: threading.Event
 ) -> tuple[RewardModel, int, int]:
-    """Train ``model`` on ``pairs``; return it, and how many new pairs it agreed with before, of how many without ties.
+    """Train ``model`` on ``pairs``; return it, how many new pairs it agreed with before, and how many are not ties.
 
     Pairs after the first ``trained_on`` are new. Raises `RunError` once ``stop`` is set.
     """
 
     def check(_: int = 0) -> None:
         if stop.is_set():
-            raise RunError("its training was given up")
+            raise RunError("the training was cancelled")
 
     order = torch.Generator().manual_seed(learning.seed)
     optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=learning.learning_rate)
@@ -54,22 +54,22 @@ def train_copy(
     return model, agreed, tested
 
 
-_MAX_PAUSE = 60.0  # seconds between two attempts to reach a failing judge
+_MAX_PAUSE = 60.0  # seconds between attempts to reach a failing judge
 _CLOSE_TIMEOUT = 10.0
 _MISTAKES = (TypeError, AttributeError, LookupError, NameError, NotImplementedError)  # errors in a judge's code
 
 
 class BackgroundJudge:
-    """Asks a judge in batches, the newest questions first, as ONI does (arXiv 2410.23022).
+    """Queries a judge in batches, newest questions first, as ONI does (arXiv 2410.23022).
 
-    If the judge raises, its questions become the oldest and are asked again, at growing intervals. But a judge that
-    has never answered and raises a `GroundlingError` or one of `_MISTAKES` is considered misconfigured: it is not
-    asked again, and `answers` raises its error. The answer None is counted and dropped.
+    If the judge raises, its questions become the oldest and are retried at growing intervals. But a judge that has
+    never answered and raises a `GroundlingError` or one of `_MISTAKES` is considered misconfigured: it is not queried
+    again, and `answers` raises its error. Answers of None are counted and dropped.
 
     Args:
-        judge: Answers a batch of questions, in their order; called in the thread.
-        pause: Seconds after the first failure, doubled with each further one, up to a minute.
-        warn: Called on the first of several failures in a row.
+        judge: Answers a batch of questions, in order; called in the thread.
+        pause: Seconds to wait after the first failure, doubled after each further one, up to a minute.
+        warn: Called on the first of several consecutive failures.
     """
 
     def __init__(
@@ -91,13 +91,13 @@ class BackgroundJudge:
         self._thread.start()
 
     def offer(self, questions: Iterable[Any]) -> None:
-        """Queue questions, the last one to be asked first; returns at once."""
+        """Queue questions, of which the last will be asked first. Returns immediately."""
         with self._changed:
             self._waiting.extend(questions)
             self._changed.notify()
 
     def answers(self) -> list[tuple[Any, float]]:
-        """Return the answers since the last call with their questions; raise the error of a misconfigured judge."""
+        """Return new answers with their questions; raise the error of a misconfigured judge."""
         with self._changed:
             if self._error is not None:
                 raise self._error
@@ -129,8 +129,8 @@ class BackgroundJudge:
                     return
                 if pause == self._pause:
                     self._warn(
-                        f"the judge failed ({type(raised).__name__}: {raised}); training continues, and the judge will "
-                        "be asked again"
+                        f"the judge failed ({type(raised).__name__}: {raised}); training continues, and the judge is "
+                        "queried again later"
                     )
                 with self._changed:
                     self.failures += 1
@@ -147,7 +147,7 @@ class BackgroundJudge:
                 self._answers += valid
 
     def _next_batch(self) -> list[Any]:
-        """Return the newest questions as soon as there are any; none when closed."""
+        """Return the newest questions as soon as there are any, or an empty list when closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._closed)
             if self._closed:

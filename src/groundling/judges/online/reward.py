@@ -1,4 +1,4 @@
-"""Online judging, as in ONI (arXiv 2410.23022): the reward model learns while the agent trains, which never waits."""
+"""Online judging as in ONI (arXiv 2410.23022): a reward model learns while the agent trains, without delaying it."""
 
 import copy
 import threading
@@ -21,21 +21,21 @@ from groundling.judges.reward_models.models import TableRewardModel
 from groundling.judges.reward_models.reward_model import QUANTILE_LEVELS, Normalization, RewardModel
 
 AskJudge = Callable[[list[tuple[str, ...]], list[str]], Sequence[float | None]]
-"""Takes questions about one or two captions, and for each the context that its captions share and do not repeat.
+"""Takes questions about one or two captions and, for each, the context that its captions share without repeating it.
 
-Returns for one caption 1 if it deserves a reward, otherwise 0, as ONI's labels; for two captions the probability that
-the first is preferred, 0.5 for a tie; None without an answer."""
-_NOTHING = ""  # the empty caption, which a single one is compared with, and which is worth nothing
-_MAX_INVALID = 20  # this many answers without a verdict, and none with one: the judge cannot give one
+Returns, for one caption, 1 if it deserves a reward and 0 otherwise, like ONI's labels; for two captions, the
+probability that the first is preferred (0.5 for a tie); None if there is no answer."""
+_NOTHING = ""  # the empty caption, which single captions are compared with and which is worth 0
+_MAX_INVALID = 20  # after this many answers, all without a verdict, the judge is considered broken
 _CERTAIN = {Preference.FIRST: (1.0, 0.0, 0.0), Preference.SECOND: (0.0, 1.0, 0.0), Preference.TIE: (0.0, 0.0, 1.0)}
 
 
 def online_judge(judge: Judge, question: Question) -> AskJudge:
-    """Make ``judge`` answer the questions of `OnlineReward`; `ConfigError` if it cannot answer ``question``.
+    """Let ``judge`` answer the questions of `OnlineReward`; raise `ConfigError` if it cannot answer ``question``.
 
-    Where ONI asks a yes-or-no question about one caption, that caption is compared with an empty one, and is worth 1
-    if it is preferred, otherwise 0. A second reply without a verdict counts as no answer, like a failed request. The
-    returned function raises `RunError` if none of the questions, or none of 20 answers or more, gets a verdict.
+    Where ONI asks a yes-or-no question about one caption, that caption is compared with an empty one and is worth 1 if
+    it is preferred, otherwise 0. A second reply without a verdict is treated as no answer, like a failed request. The
+    returned function raises `RunError` if none of the questions, or none of 20 or more answers, gets a verdict.
     """
     if (refusal := judge.accepts(question)) is not None:
         raise ConfigError(refusal)
@@ -64,13 +64,13 @@ def online_judge(judge: Judge, question: Question) -> AskJudge:
             if not replied:
                 raise
         if to_ask and not replied:
-            raise RunError(f"the judge answered none of {len(to_ask)} questions; the first: {failures[0]}")
+            raise RunError(f"the judge answered none of {len(to_ask)} questions; the first error: {failures[0]}")
         has_verdict |= any(outcome.verdict is not None for outcome in replied)
         num_invalid += sum(outcome.verdict is None for outcome in replied)
         if not has_verdict and num_invalid >= _MAX_INVALID:
             raise RunError(
-                f"the judge gave no verdict in {num_invalid} answers, each asked for twice; the last: "
-                f"{replied[-1].excerpt!r}. It was asked: {question.verdict_form(judge.answer_format)}"
+                f"the judge gave no verdict in {num_invalid} answers, with two attempts each; the last reply: "
+                f"{replied[-1].excerpt!r}. The prompt asked: {question.verdict_form(judge.answer_format)}"
             )
         return answers
 
@@ -84,18 +84,18 @@ def _value(outcome: Outcome, single: bool) -> float | None:
     return float(first > max(second, tie)) if single else first + tie / 2
 
 
-_Places = tuple[int, ...]  # a question: places in the list of captions
+_Places = tuple[int, ...]  # a question: indices into the list of captions
 
 
 class OnlineReward:
-    """Asks a judge about new captions in the background, and lets ``model`` learn from the answers.
+    """Queries a judge about new captions in the background, and trains ``model`` on the answers.
 
-    A table takes labels as they arrive. A classifier is trained on labelled captions, any other model on preferences
-    between captions: a thread trains a copy, whose weights `update` takes over. Call `observe` and `update` once per
-    batch of frames; both return at once. Only `update` changes the model, and `RewardTable` notices by its version.
+    A table stores labels as they arrive. A classifier is trained on labelled captions, any other model on preferences
+    between captions: a thread trains a copy, whose weights `update` copies back. Call `observe` and `update` once per
+    batch of frames; both return immediately. Only `update` changes the model, which `RewardTable` detects.
 
     Args:
-        model: Changed in place.
+        model: Modified in place.
         judge: Called in a thread.
         warn: Called if the judge or the training fails.
     """
@@ -110,17 +110,17 @@ class OnlineReward:
         self.model, self.learning, self._warn = model, learning or OnlineLearning(), warn
         self._ranks = not (model.gives_labels or isinstance(model, TableRewardModel))
         if self._ranks and model.normalization is None:
-            # Until the first training, its rewards (about 1e-4) stay as small as they are.
+            # Until the first training, its rewards stay as small as they are (about 1e-4).
             model.normalization = Normalization(0.0, 1.0, (0.0,) * len(QUANTILE_LEVELS))
         self._rng = np.random.default_rng(self.learning.seed)
         self._captions: list[str] = []  # distinct
         self._goals: list[str] = []  # of each caption
-        self._contexts: list[str] = []  # text that each caption begins with
-        self._of_goal: dict[str, list[int]] = {}  # places of captions
+        self._contexts: list[str] = []  # text that each caption starts with
+        self._of_goal: dict[str, list[int]] = {}  # indices of captions
         self._distinct: set[str] = set()
         self._known: set[int] = set()  # ids of captions that need not be read again
         self._answered: dict[_Places, float] = {}
-        self._trained_on = 0  # number of answers; while a training runs, those of the one before
+        self._trained_on = 0  # number of answers that the last finished training used
         self._training_on = 0
         self._training: Future[tuple[RewardModel, int, int]] | None = None
         self._trainer, self._stop = ThreadPoolExecutor(1, "reward model"), threading.Event()
@@ -139,13 +139,13 @@ class OnlineReward:
         goals: Sequence[str] | None = None,
         contexts: Sequence[str] | None = None,
     ) -> None:
-        """Ask the judge about captions that have not occurred before.
+        """Queue questions about captions that have not occurred before.
 
         Args:
             ids: int64 of any shape, on the CPU; identify the captions.
-            read: Returns the captions at these places of the flattened ids; called only for new ids.
+            read: Returns the captions at the passed indices of the flattened ids; called only for new ids.
             goals: Goal of each flattened id, such as a text's prompt; captions of different goals are not compared.
-            contexts: Text that each caption begins with, in lines of its own, which the judge is shown once.
+            contexts: Text that each caption starts with, on lines of its own, which the judge is shown once.
         """
         flat, first = np.unique(ids.flatten().numpy(), return_index=True)
         new = np.array([id not in self._known for id in flat.tolist()], dtype=bool)
@@ -159,15 +159,15 @@ class OnlineReward:
         self._judge.offer(questions)
 
     def observe_captions(self, captions: Sequence[str], goals: Sequence[str] | None = None) -> None:
-        """Ask the judge about captions that have not occurred before; see `observe`."""
+        """Queue questions about captions that have not occurred before; see `observe`."""
         ids = torch.from_numpy(caption_ids(captions))
         self.observe(ids, lambda places: [captions[place] for place in places], goals)
 
     def update(self) -> bool:
-        """Take over new answers and trained weights; return whether the model changed.
+        """Apply new answers and trained weights; return True if the model changed.
 
         Raises:
-            Exception: the judge's, if it has never answered and cannot.
+            Exception: the judge's error, if it has never answered and is misconfigured.
         """
         new = dict(self._judge.answers())
         self._answered |= new
@@ -188,9 +188,9 @@ class OnlineReward:
         """Return counts to log.
 
         ``online_messages``: known captions; ``online_answers``: answered questions; ``online_invalid``: questions
-        without a valid answer; ``online_failures``: failed calls. For a model with gradients also ``online_tested``:
-        new answers, without ties, that a trained model was tested on before it learnt from them; ``online_agreed``:
-        those that it agreed with.
+        without a valid answer; ``online_failures``: failed calls. For a gradient-trained model also ``online_tested``:
+        new answers, ignoring ties, that a trained model was tested on before it learned from them;
+        ``online_agreed``: those it agreed with.
         """
         figures = {
             "online_messages": len(self._captions),
@@ -213,7 +213,7 @@ class OnlineReward:
             "lengths": lengths,  # int64 (n,)
             "goals": goals,
             "goal_lengths": goal_lengths,
-            "questions": torch.from_numpy(places.reshape(questions.shape).astype(np.int64)),  # (m, 1 or 2), captions
+            "questions": torch.from_numpy(places.reshape(questions.shape).astype(np.int64)),  # (m, 1 or 2), indices
             "answers": torch.tensor(list(self._answered.values()), dtype=torch.float32),  # (m,)
             "trained_on": torch.tensor(self._trained_on),  # number of answers
         }
@@ -222,8 +222,8 @@ class OnlineReward:
         """Load a `state_dict` before anything is observed; the model's own state is saved with the model."""
         if state["questions"].shape[1] != self._sides:
             raise RunError(
-                f"the checkpoint's answers are about {state['questions'].shape[1]} captions each, those of a "
-                f"{self.model.id} model about {self._sides}: resume with the reward model that it was made with"
+                f"the checkpoint's answers are about {state['questions'].shape[1]} captions each, but those of a "
+                f"{self.model.id} model are about {self._sides}: resume with the checkpoint's original reward model"
             )
         captions = _from_bytes(state["captions"], state["lengths"])
         goals = _from_bytes(state["goals"], state["goal_lengths"])
@@ -234,7 +234,7 @@ class OnlineReward:
         self._trained_on = int(state["trained_on"])
 
     def close(self) -> None:
-        """End the threads; see `BackgroundJudge.close`. Warns if the judge never answered, or failed to the end."""
+        """End the threads (see `BackgroundJudge.close`). Warn if the judge never answered or was still failing."""
         self._stop.set()
         self._trainer.shutdown()
         self._judge.close()
@@ -243,12 +243,12 @@ class OnlineReward:
             error = self._judge.failing
             failed = f" (the last with {type(error).__name__}: {error})" if error is not None else ""
             hint = (
-                "; only captions of one goal are compared: for written texts set world.texts_per_prompt to 2 or more"
+                "; only captions of one goal are compared: for generated texts set world.texts_per_prompt to 2 or more"
             )
             self._warn(
                 f"the judge gave {len(self._answered):,} valid answers about {len(self._captions):,} captions, "
                 f"{self._judge.invalid} without a verdict, and failed in {self._judge.failures} calls{failed}: the "
-                f"reward model has learnt from no others{hint if never and self._ranks else ''}"
+                f"reward model learned from no other answers{hint if never and self._ranks else ''}"
             )
 
     @property
@@ -256,7 +256,7 @@ class OnlineReward:
         return 2 if self._ranks else 1
 
     def _question(self, places: _Places) -> tuple[tuple[str, ...], str]:
-        """Return the captions of a question without the context that they begin with, and the context."""
+        """Return the captions of a question without the context that they start with, and the context."""
         captions = tuple(self._captions[place] for place in places)
         context = self._contexts[max(places)]  # the newest's: a checkpoint does not keep contexts
         begins = in_context(context, "")
@@ -276,7 +276,7 @@ class OnlineReward:
         earlier = self._of_goal.setdefault(goal, [])
         count = min(self.learning.comparisons, len(earlier))
         drawn = self._rng.choice(len(earlier), count, replace=False).tolist() if earlier else []
-        # In a random order, so that a judge with a position bias does not prefer newer captions.
+        # In random order, so that a judge's position bias does not favour newer captions.
         questions: list[_Places] = [
             (place, earlier[i]) if self._rng.random() < 0.5 else (earlier[i], place) for i in drawn
         ]
@@ -284,19 +284,19 @@ class OnlineReward:
         return questions
 
     def _pairs(self) -> TrainingPairs:
-        """Return the answers as training pairs; labelled captions are pairs with one side."""
+        """Return the answers as training pairs; labelled captions become pairs with one side."""
         indices = torch.tensor(list(self._answered), dtype=torch.int64)[..., None]  # (m, 1 or 2, 1)
         first = torch.tensor(list(self._answered.values()))[:, None]
         targets = torch.cat([first, 1 - first], dim=1) if self._ranks else first  # (m, 1 or 2)
         return TrainingPairs(list(self._captions), indices, targets)
 
     def _take_over(self) -> bool:
-        """Take over the result of a training that has ended; return whether the model changed."""
+        """Apply the result of a finished training; return True if the model changed."""
         training = self._training
         if training is None or not training.done():
             return False
         self._training = None
-        # Only now: a checkpoint written during the training does not contain its result.
+        # Only now, because a checkpoint written during training does not contain its result.
         self._trained_on = self._training_on
         if (error := training.exception()) is not None:
             self._warn(f"the reward model could not be trained ({error}); its weights stay unchanged")
@@ -309,7 +309,7 @@ class OnlineReward:
 
 
 def _to_bytes(texts: Sequence[str]) -> tuple[Tensor, Tensor]:
-    """Return concatenated UTF-8, uint8, and the length of each text, int64 ``(n,)``."""
+    """Return the concatenated UTF-8 bytes, uint8, and the length of each string, int64 ``(n,)``."""
     written = [text.encode("utf-8", "surrogatepass") for text in texts]
     lengths = torch.tensor([len(text) for text in written], dtype=torch.int64)
     return torch.tensor(list(b"".join(written)), dtype=torch.uint8), lengths

@@ -15,10 +15,10 @@ def open_pairs(folder: str | Path) -> Pairs:
     """Open a dataset of preference pairs; arrays in Motif's format are memory-mapped."""
     folder = Path(folder)
     if not folder.is_dir():
-        raise ConfigError(f"{folder} is no folder: expected a dataset of preference pairs")
+        raise ConfigError(f"{folder} is not a folder: expected a dataset of preference pairs")
     if any((folder / "data").glob("*.parquet")):
         data, info = parquet.read(folder)
         return (TextPairs if "captions" in data else MessagePairs).of_columns(folder, data, info)
     if not any((folder / "data").glob("*.npy")):
-        raise ConfigError(f"{folder} holds no preference pairs: expected {folder / 'data'}/message.npy or *.parquet")
+        raise ConfigError(f"{folder} has no preference pairs: expected {folder / 'data'}/message.npy or *.parquet")
     return MessagePairs.open(folder)

@@ -1,4 +1,4 @@
-"""Pairs of segments of NetHack: arrays with one row a step."""
+"""Pairs of NetHack segments: arrays with one row per step."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ from groundling.judges.preferences import npy, parquet
 from groundling.judges.preferences.pairs import FORMATS, Comparison, Format, Pairs, caption, decode_pairs
 
 Arrays = Mapping[str, NDArray]
-TAILS: dict[str, tuple[int, ...]] = {  # shape after (N, 2, L) by key of the data; other keys may have any
+TAILS: dict[str, tuple[int, ...]] = {  # shape after (N, 2, L) by data key; other keys may have any shape
     "message": (256,),
     "blstats": (27,),
     "tty_chars": (24, 80),
@@ -24,7 +24,7 @@ _USED = ("message", "blstats", "rewards", "score")  # read by judges and reward 
 
 
 class MessagePairs(Pairs):
-    """N pairs of segments of NetHack; ``data``: arrays ``(N, 2, L, ...)`` by key, read-only memory maps in "motif"."""
+    """N pairs of NetHack segments; ``data``: arrays ``(N, 2, L, ...)`` by key, read-only memory maps in "motif"."""
 
     world = "nethack"
 
@@ -35,7 +35,7 @@ class MessagePairs(Pairs):
 
     @classmethod
     def open(cls, folder: Path) -> Self:
-        """Open a dataset in Motif's format, memory-mapped, without unused arrays that do not fit."""
+        """Open a memory-mapped dataset in Motif's format, skipping unused arrays of the wrong shape."""
         data, info = npy.read(folder / "data", _USED), npy.read(folder / "info", _USED)
         head = data["message"].shape[:3] if "message" in data else ()
         data = {key: array for key, array in data.items() if key in _USED or not _misfit(key, array, head)}
@@ -44,11 +44,11 @@ class MessagePairs(Pairs):
 
     @classmethod
     def of_columns(cls, folder: Path, data: Mapping[str, Any], info: Arrays) -> Self:
-        """Make the dataset that `parquet.read` has read."""
+        """Create the dataset from the result of `parquet.read`."""
         arrays = {key: column for key, column in data.items() if key != "messages"}
         for key, column in arrays.items():
             if not isinstance(column, np.ndarray):
-                raise ConfigError(f"{folder}: column {key}: texts, expected numbers")
+                raise ConfigError(f"{folder}: column {key} contains strings, expected numbers")
         if "messages" in data:
             arrays["message"] = _encode(data["messages"], f"{folder}: column messages")
         return cls(folder, "parquet", arrays, info)
@@ -58,8 +58,8 @@ class MessagePairs(Pairs):
         """Write a new dataset into a missing or empty folder; an error leaves no partial folder.
 
         Args:
-            data: Arrays ``(N, 2, L, ...)`` by key, "message" among them; may be memory-mapped.
-            info: Arrays ``(N, 2)`` by key: numbers, in "motif" also texts.
+            data: Arrays ``(N, 2, L, ...)`` by key, including "message"; may be memory-mapped.
+            info: Arrays ``(N, 2)`` by key: numbers, in "motif" also strings.
         """
         folder, info = Path(folder), info or {}
         if format not in FORMATS:
@@ -81,7 +81,7 @@ class MessagePairs(Pairs):
 
     def comparisons(self, blstats: bool = False) -> list[Comparison]:
         if blstats and "blstats" not in self.data:
-            raise ConfigError(f"{self.folder} has no blstats: annotate it by its messages alone")
+            raise ConfigError(f"{self.folder} has no blstats: remove --blstats")
         messages = np.asarray(self.messages)  # indexing a memory map itself is slow
         states = np.asarray(self.data["blstats"]) if blstats else None
 
@@ -102,11 +102,11 @@ class MessagePairs(Pairs):
 
 def _check(data: Arrays, info: Arrays, where: str) -> None:
     if "message" not in data:
-        raise ConfigError(f"{where}: no message among the data ({', '.join(sorted(data)) or 'none'})")
+        raise ConfigError(f"{where}: no message array in the data ({', '.join(sorted(data)) or 'none'})")
     messages = data["message"]
     shape = messages.shape
     if messages.dtype != np.uint8 or messages.ndim != 4 or shape[1::2] != (2, 256) or not shape[2]:
-        raise ConfigError(f"{where}: message is {messages.dtype} {shape}, expected uint8 (N, 2, L, 256), L at least 1")
+        raise ConfigError(f"{where}: message is {messages.dtype} {shape}, expected uint8 (N, 2, L, 256) with L > 0")
     head = messages.shape[:3]
     for arrays, shape in ((data, head), (info, head[:2])):
         for key, array in arrays.items():
@@ -115,12 +115,12 @@ def _check(data: Arrays, info: Arrays, where: str) -> None:
 
 
 def _misfit(key: str, array: NDArray, head: tuple[int, ...]) -> str | None:
-    """Return why an array cannot belong to a dataset whose first dimensions are ``head``; None if it can."""
+    """Return why an array cannot belong to a dataset with the first dimensions ``head``; None if it can."""
     is_info = len(head) == 2
     name = f"info {key}" if is_info else key
     expected = head if is_info else head + TAILS.get(key, array.shape[3:])
     if array.shape != expected:
-        return f"{name} has shape {array.shape}, expected {expected} as of message"
+        return f"{name} has shape {array.shape}, expected {expected} to match message"
     if array.dtype.kind not in ("iufUS" if is_info and key not in _USED else "iuf"):
         return f"{name} has dtype {array.dtype}, expected numbers"
     return None
@@ -133,11 +133,11 @@ def _encode(pairs: Sequence[tuple[list[str], list[str]]], where: str) -> NDArray
         if not all(isinstance(segment, list) for pair in pairs for segment in pair):
             raise TypeError("texts")
     except (UnicodeEncodeError, AttributeError, TypeError) as error:
-        raise ConfigError(f"{where}: expected lists of texts of NetHack's one-byte characters ({error})") from error
+        raise ConfigError(f"{where}: expected lists of strings of one-byte characters ({error})") from error
     lengths = {len(segment) for pair in lines for segment in pair}
     longest = max((len(line) for pair in lines for segment in pair for line in segment), default=0)
     if len(lengths) > 1 or longest > 256:
         raise ConfigError(
-            f"{where}: segments of {lengths} texts of {longest} characters, expected one length, up to 256"
+            f"{where}: segments of {lengths} messages of up to {longest} bytes, expected one length, at most 256 bytes"
         )
     return np.array(lines, "S256").view(np.uint8).reshape(len(pairs), 2, *lengths, 256)

@@ -28,7 +28,7 @@ def read(folder: Path, needed: Collection[str]) -> dict[str, NDArray]:
         key = path.name.partition(".")[0]  # as in the original
         try:
             arrays[key] = _load(path)
-        except ConfigError:  # a pickle of Python objects, say
+        except ConfigError:  # e.g. a pickle of Python objects
             if key in needed:
                 raise
     return arrays
@@ -50,7 +50,7 @@ def read_labels(folder: Path, name: str) -> tuple[NDArray, NDArray | None]:
 
 def write_labels(folder: Path, name: str, labels: NDArray[np.int8], soft: NDArray[np.float32] | None) -> None:
     """Replace an annotator's labels and probabilities."""
-    # Labels come last, because those of an earlier call do not belong to these probabilities.
+    # Labels are written last, because those of an earlier call do not match these probabilities.
     paths = [folder / part / f"{name}{SUFFIX}" for part in ("preference", "soft_preference")]
     for path in paths:
         path.unlink(missing_ok=True)
@@ -63,11 +63,10 @@ def _load(path: Path) -> NDArray:
     try:
         array: NDArray = np.lib.format.open_memmap(path, mode="r")
     except (ValueError, EOFError, TypeError, OverflowError, SyntaxError, TokenError) as error:
-        raise ConfigError(f"{path} is no array that can be read ({error})") from error
+        raise ConfigError(f"{path} is not a readable array ({error})") from error
     if not array.size and any(array.shape[:1]):  # a header of a few bytes may declare any number of empty rows
         raise ConfigError(
-            f"{path} has {array.shape[0]:,} rows without values, its shape is {array.shape}: expected 1 value or more "
-            "in each row"
+            f"{path} has {array.shape[0]:,} rows without values (shape {array.shape}): expected at least 1 per row"
         )
     return array
 
@@ -76,7 +75,7 @@ def _save(path: Path, array: NDArray) -> None:
     path.parent.mkdir(exist_ok=True)
 
     def write(partial: Path) -> None:
-        with partial.open("wb") as file:  # given a path, numpy would append .npy to it
+        with partial.open("wb") as file:  # for a path, numpy would append .npy
             np.save(file, array, allow_pickle=False)
 
     replace_file(path, write)

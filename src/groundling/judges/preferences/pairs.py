@@ -23,15 +23,15 @@ from groundling.judges.preferences import npy, parquet
 
 
 class TextSegment(NamedTuple):
-    """A segment of a text world or of writing."""
+    """A segment of a text world, or a generated text."""
 
     context: str  # an agent's goal or a text's prompt; may be empty
     captions: Annotated[list[str], MinLen(1)]  # the observation and action of each step, or the text
-    outcome: str = ""  # the observation after the last step, which a judge reads and a reward model does not
+    outcome: str = ""  # the observation after the last step; read by judges but not by reward models
 
 
 def caption_id(caption: str) -> int:
-    """Return a signed 64-bit hash, equal on all machines; two of a million captions collide with probability 3e-8."""
+    """Return a signed 64-bit hash, equal on all machines; a million captions collide with probability 3e-8."""
     content = caption.encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little", signed=True)
 
@@ -41,16 +41,16 @@ def caption_ids(captions: Iterable[str]) -> NDArray[np.int64]:
     return np.fromiter(map(caption_id, captions), np.int64)
 
 
-_ROUNDING = 0.015  # how far the sum of three probabilities may be from 1: each may be rounded to two decimals
+_ROUNDING = 0.015  # tolerance of the sum of three probabilities, which may be rounded to two decimals
 
 
 class Preference(IntEnum):
-    """The codes of a file of labels."""
+    """The codes in a file of labels."""
 
     FIRST = 0
     SECOND = 1
     TIE = 2
-    UNKNOWN = 3  # Without a valid answer: not trained on, and asked again
+    UNKNOWN = 3  # Without a valid answer: not used for training, and asked again
 
     @property
     def swapped(self) -> "Preference":
@@ -58,12 +58,12 @@ class Preference(IntEnum):
         return Preference(1 - self) if self <= Preference.SECOND else self
 
 
-_STATUS = [12, 13, 10, 11, 18, 21]  # indices into NLE's blstats: depth, gold, HP, largest HP, level, hunger
+_STATUS = [12, 13, 10, 11, 18, 21]  # indices into NLE's blstats: depth, gold, HP, maximum HP, level, hunger
 _HUNGER_WORDS = ("satiated", "not hungry", "hungry", "weak", "fainting", "fainted", "starved")
 
 
 def caption(messages: NDArray[np.uint8], blstats: NDArray[np.integer] | None = None) -> str:
-    """Caption a segment of NetHack: messages, uint8 ``(L, 256)``, and the last of the states ``(L, 27)``, if given."""
+    """Caption a NetHack segment: messages, uint8 ``(L, 256)``, and the last of the states ``(L, 27)``, if passed."""
     lines = [join_captions(map(decode, messages))]
     if blstats is not None:
         depth, gold, hp, most_hp, level, hunger = blstats[-1][_STATUS].tolist()
@@ -73,9 +73,9 @@ def caption(messages: NDArray[np.uint8], blstats: NDArray[np.integer] | None = N
 
 
 def join_captions(captions: Iterable[str]) -> str:
-    """Join captions by newlines; equal ones in a row become ``caption (xN)``.
+    """Join captions by newlines; consecutive equal ones become ``caption (xN)``.
 
-    Empty captions are dropped after that, so equal captions on both sides of an empty one stay two.
+    Empty captions are dropped afterwards, so equal captions on both sides of an empty one are not merged.
     """
     counted = ((caption, len(list(same))) for caption, same in groupby(captions))
     return "\n".join(text if count == 1 else f"{text} (x{count})" for text, count in counted if text)
@@ -87,8 +87,8 @@ def decode(message: NDArray[np.uint8]) -> str:
 
 
 def decode_pairs(messages: NDArray[np.uint8]) -> list[tuple[list[str], list[str]]]:
-    """Return uint8 ``(N, 2, L, 256)`` as pairs of L texts; Latin-1 keeps every byte, only padding is removed."""
-    rows = np.ascontiguousarray(messages).reshape(-1, 256).view("S256")[:, 0].tolist()  # without NULs at their ends
+    """Return uint8 ``(N, 2, L, 256)`` as pairs of L strings; Latin-1 keeps every byte, and only padding is removed."""
+    rows = np.ascontiguousarray(messages).reshape(-1, 256).view("S256")[:, 0].tolist()  # without trailing NULs
     texts = [row.decode("latin-1") for row in rows]
     length = messages.shape[2]
     segments = [texts[start : start + length] for start in range(0, len(texts), length)]
@@ -108,7 +108,7 @@ class Comparison:
 
     first: str
     second: str
-    context: str = ""  # shared by both, and shown once: the prompt of two texts, the goal of two episodes
+    context: str = ""  # shared by both and shown once: the prompt of two texts or the goal of two episodes
 
 
 class Pairs(ABC):
@@ -116,7 +116,7 @@ class Pairs(ABC):
 
     Attributes:
         world: The kind of world: an id of `groundling.judges.asking.questions`.
-        info: Figures of the segments by key, ``(N, 2)``.
+        info: Recorded values of the segments by key, ``(N, 2)``.
     """
 
     world: str
@@ -130,15 +130,15 @@ class Pairs(ABC):
 
     @abstractmethod
     def comparisons(self, blstats: bool = False) -> list[Comparison]:
-        """Return each pair as a judge reads it; with ``blstats`` NetHack's state after each segment."""
+        """Return each pair as a judge reads it; ``blstats`` adds NetHack's state after each segment."""
 
     @abstractmethod
     def segments(self) -> list[tuple[list[str], list[str]]]:
-        """Return each pair of segments as reward models read it: one caption or more for each segment."""
+        """Return each pair of segments as reward models read it: one or more captions per segment."""
 
     @abstractmethod
     def returns(self) -> NDArray:
-        """Return the sum of each segment's rewards, float ``(N, 2)``; `ConfigError` if the dataset has no rewards."""
+        """Return each segment's sum of rewards, float ``(N, 2)``; raise `ConfigError` if there are no rewards."""
 
     def annotators(self) -> list[str]:
         """Return the names of all annotators with labels."""
@@ -154,7 +154,7 @@ class Pairs(ABC):
         return labels.astype(np.int8, copy=False)
 
     def soft_preferences(self, name: str) -> NDArray[np.float32] | None:
-        """Return an annotator's probabilities of first, second and tie, float32 ``(N, 3)``, or NaN; or None."""
+        """Return an annotator's probabilities of first, second, tie: float32 ``(N, 3)``, NaN if unknown; or None."""
         soft: NDArray | None = self._files.read_labels(self.folder, name)[1]
         self._check(None, soft, f"{self.folder}: preference {name}")
         return soft
@@ -169,33 +169,33 @@ class Pairs(ABC):
             soft: ``(N, 3)``: probabilities of first, second and tie, which sum to 1; NaN where unknown.
         """
         if not _NAME.fullmatch(name):
-            raise ConfigError(f"annotator's name {name!r}: use letters, digits, - and _")
+            raise ConfigError(f"invalid annotator name {name!r}: use only letters, digits, - and _")
         soft = None if soft is None else np.asarray(soft, dtype=np.float32)
         self._check(labels, soft, f"labels of {name}")
         self._files.write_labels(self.folder, name, labels.astype(np.int8), soft)
 
     def _check(self, labels: NDArray | None, soft: NDArray | None, where: str) -> None:
-        """Check that labels are codes, and rows of soft labels the probabilities of first, second and tie, or NaN."""
+        """Check that labels are codes, and that rows of soft labels are NaN or probabilities that sum to 1."""
         count = len(self)
         if labels is not None:
             if labels.shape != (count,) or labels.dtype.kind not in "iu":
-                raise ConfigError(f"{where}: {labels.dtype} {labels.shape}, expected int8 ({count},)")
+                raise ConfigError(f"{where}: got {labels.dtype} {labels.shape}, expected int8 ({count},)")
             if not np.isin(labels, list(Preference)).all():
-                raise ConfigError(f"{where}: {np.unique(labels)}, expected 0 first, 1 second, 2 tie, 3 unknown")
+                raise ConfigError(f"{where}: got {np.unique(labels)}, expected 0 first, 1 second, 2 tie, 3 unknown")
         if soft is None:
             return
         if soft.shape != (count, 3) or soft.dtype.kind != "f":
-            raise ConfigError(f"{where}: {soft.dtype} {soft.shape}, expected float32 ({count}, 3)")
+            raise ConfigError(f"{where}: got {soft.dtype} {soft.shape}, expected float32 ({count}, 3)")
         rows = soft.astype(np.float64)
         outside = ((rows < -_ROUNDING) | (rows > 1 + _ROUNDING)).any(1) | (np.abs(rows.sum(1) - 1) > _ROUNDING)
         if len(wrong := np.flatnonzero(outside & ~np.isnan(rows).any(1))):
             raise ConfigError(
                 f"{where}: row {wrong[0]} is {soft[wrong[0]].tolist()}, expected the probabilities of first, second "
-                "and tie, which sum to 1, or NaN where only the label is known: of logits take the softmax"
+                "and tie, which sum to 1, or NaN where only the label is known: apply a softmax to logits"
             )
 
     def read_provenance(self, name: str) -> dict[str, Any]:
-        """Return how an annotator's labels were made; empty if unknown."""
+        """Return how an annotator's labels were created; empty if unknown."""
         path = self.folder / "annotations" / f"{name}.json"
         try:
             return read_object(path, SETTINGS)
@@ -205,7 +205,7 @@ class Pairs(ABC):
             raise ConfigError(f"{path} cannot be read ({error})") from error
 
     def write_provenance(self, name: str, provenance: dict[str, Any]) -> None:
-        """Write how an annotator's labels were made, as JSON."""
+        """Write how an annotator's labels were created, as JSON."""
         path = self.folder / "annotations" / f"{name}.json"
         path.parent.mkdir(exist_ok=True)
         write_atomically(path, json.dumps(provenance, indent=1, ensure_ascii=False) + "\n")

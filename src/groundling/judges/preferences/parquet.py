@@ -1,8 +1,8 @@
-"""Preference pairs as Parquet files, which Hugging Face's ``load_dataset`` opens.
+"""Preference pairs as Parquet files, which Hugging Face's ``load_dataset`` opens; ``README.md`` is the dataset card.
 
-``data/pairs.parquet`` has a row for each pair, and for each key the columns ``first_KEY`` and ``second_KEY``: texts,
-lists of texts, or numbers in nested lists; keys of figures begin with ``info_``. ``preference/ANNOTATOR.parquet`` has
-the same rows: ``preference``, and the probabilities ``first``, ``second``, ``tie``. ``README.md`` is the dataset card.
+``data/pairs.parquet`` has one row per pair and, for each key, the columns ``first_KEY`` and ``second_KEY`` of strings,
+lists of strings, or nested lists of numbers; keys of recorded values start with ``info_``. The same rows are in
+``preference/ANNOTATOR.parquet``, with ``preference`` and the probabilities ``first``, ``second`` and ``tie``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,15 +27,15 @@ configs:
 {annotators}---
 # Preference pairs
 
-Pairs of segments, written by Groundling. `datasets.load_dataset(FOLDER)` gives the pairs, one row each;
-`datasets.load_dataset(FOLDER, "preference-NAME")` the labels of the annotator NAME for the same rows: 0 the first,
-1 the second, 2 a tie, 3 unknown; and its probabilities, where it gave any.
+Pairs of segments, written by Groundling. `datasets.load_dataset(FOLDER)` loads the pairs, one per row.
+`datasets.load_dataset(FOLDER, "preference-NAME")` loads the labels of the annotator NAME for the same rows
+(0 first, 1 second, 2 tie, 3 unknown) and the annotator's probabilities, if available.
 """
-Column = NDArray | Sequence[tuple[Any, Any]]  # numbers (N, 2, ...); or N pairs of texts or of lists of texts
+Column = NDArray | Sequence[tuple[Any, Any]]  # numbers (N, 2, ...), or N pairs of strings or of lists of strings
 
 
 def read(folder: Path) -> tuple[dict[str, Column], dict[str, NDArray]]:
-    """Return a dataset's data and figures by key."""
+    """Return a dataset's data and info by key."""
     pa, _ = pyarrow_modules()
     try:
         table = pa.concat_tables(map(read_parquet, sorted((folder / "data").glob(f"*{SUFFIX}"))))
@@ -48,7 +48,7 @@ def read(folder: Path) -> tuple[dict[str, Column], dict[str, NDArray]]:
         if side != "first":
             continue
         if f"second_{key}" not in table.column_names:
-            raise ConfigError(f"{folder}: a column {name}, but no second_{key}")
+            raise ConfigError(f"{folder} has a column {name} but no second_{key}")
         columns = [table.column(f"{side}_{key}").combine_chunks() for side in _SIDES]
         if key.startswith("info_"):
             info[key.removeprefix("info_")] = _numbers(columns, f"{folder}: column {key}")
@@ -60,7 +60,7 @@ def read(folder: Path) -> tuple[dict[str, Column], dict[str, NDArray]]:
 
 
 def write(folder: Path, data: Mapping[str, Column], info: Mapping[str, NDArray]) -> None:
-    """Write data and figures into an empty folder."""
+    """Write data and info into an empty folder."""
     pa, pq = pyarrow_modules()
     columns = {}
     for number, side in enumerate(_SIDES):
@@ -97,7 +97,7 @@ def read_labels(folder: Path, name: str) -> tuple[NDArray, NDArray | None]:
 
 
 def write_labels(folder: Path, name: str, labels: NDArray[np.int8], soft: NDArray[np.float32] | None) -> None:
-    """Replace an annotator's labels and probabilities, and name the annotator in the dataset's card."""
+    """Replace an annotator's labels and probabilities, and list the annotator in the dataset card."""
     pa, pq = pyarrow_modules()
     columns: dict[str, Any] = {"preference": pa.array(labels)}
     if soft is not None:
@@ -118,7 +118,7 @@ def _write_card(folder: Path) -> None:
 
 
 def _nested(array: NDArray, pa: Any) -> Any:
-    """Return numbers ``(N, ...)`` as a column of nested lists."""
+    """Return an array ``(N, ...)`` as a column of nested lists."""
     values = pa.array(np.ascontiguousarray(array, array.dtype.newbyteorder("=")).reshape(-1))
     for size in reversed(array.shape[1:]):
         offsets = np.arange(0, len(values) + 1, max(size, 1), dtype=np.int64)
@@ -127,7 +127,7 @@ def _nested(array: NDArray, pa: Any) -> Any:
 
 
 def _numbers(columns: Sequence[Any], where: str) -> NDArray:
-    """Return two columns of numbers in nested lists of one size as ``(N, 2, ...)``."""
+    """Return two columns of equally sized nested lists of numbers as ``(N, 2, ...)``."""
     import pyarrow.compute as pc
 
     arrays = []
@@ -137,18 +137,18 @@ def _numbers(columns: Sequence[Any], where: str) -> NDArray:
             lengths = pc.list_value_length(column)
             least, most = pc.min_max(lengths).as_py().values()
             if lengths.null_count or least != most:
-                raise ConfigError(f"{where}: lists of {least} to {most} entries, expected one length")
+                raise ConfigError(f"{where}: lists have {least} to {most} entries, expected equal lengths")
             shape.append(least or 0)
             column = column.flatten()
         array = column.to_numpy(zero_copy_only=False)
         if column.null_count or array.dtype.kind not in "iufb":
             raise ConfigError(
-                f"{where}: {column.null_count} rows without a value, dtype {array.dtype}, expected numbers"
+                f"{where}: {column.null_count} rows without a value, dtype {array.dtype}; expected only numbers"
             )
         arrays.append(array.reshape(shape))
     first, second = arrays
     if first.shape != second.shape:
-        raise ConfigError(f"{where}: {first.shape} of the first segments, and {second.shape} of the second")
+        raise ConfigError(f"{where}: shapes of first and second segments differ, {first.shape} and {second.shape}")
     return np.stack(arrays, axis=1)
 
 
@@ -166,7 +166,7 @@ def _is_list(kind: Any) -> bool:
 
 
 def pyarrow_modules() -> Any:
-    """Return pyarrow and pyarrow.parquet; `ConfigError` if they are not installed."""
+    """Return pyarrow and pyarrow.parquet; raise `ConfigError` if they are not installed."""
     try:
         import pyarrow
         import pyarrow.parquet

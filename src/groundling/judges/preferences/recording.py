@@ -1,4 +1,4 @@
-"""Text segments while they are recorded: round by round, so a killed recording continues after the last one."""
+"""Recording of text segments, round by round, so that a killed recording continues after its last round."""
 
 import json
 import shutil
@@ -36,14 +36,14 @@ class TextPairs(Pairs):
 
     @classmethod
     def of_columns(cls, folder: Path, data: Mapping[str, Any], info: Mapping[str, NDArray]) -> Self:
-        """Make the dataset that `parquet.read` has read."""
+        """Create the dataset from the result of `parquet.read`."""
         path = folder / DESCRIPTION
         try:
             about = read_object(path, SETTINGS)
             about["world"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ConfigError(
-                f'{path} does not say of which world the pairs are ({error!r}): expected {{"world": "text", …}}'
+                f'{path} does not name the world of the pairs ({error!r}): expected {{"world": "text", …}}'
             ) from error
         for key in TextSegment._fields:
             if key not in data:
@@ -54,13 +54,13 @@ class TextPairs(Pairs):
             return cls(folder, _TEXTS.validate_python(pairs), info, about)
         except ValidationError as error:
             wrong = error.errors()[0]["input"]
-            raise ConfigError(f"{folder}: {wrong!r:.80}: expected texts, and at least one caption") from error
+            raise ConfigError(f"{folder}: {wrong!r:.80}: expected strings and at least one caption") from error
 
     @classmethod
     def create(
         cls, folder: Path, texts: Sequence[TextSegments], info: Mapping[str, NDArray], about: Mapping[str, Any]
     ) -> Self:
-        """Write a new dataset into a missing or empty folder, completely or not at all; ``about`` names the world."""
+        """Write a new dataset into a missing or empty folder, atomically; ``about`` names the world."""
         data: dict[str, parquet.Column] = {
             key: [(first[place], second[place]) for first, second in texts]
             for place, key in enumerate(TextSegment._fields)
@@ -72,11 +72,11 @@ class TextPairs(Pairs):
 
     def comparisons(self, blstats: bool = False) -> list[Comparison]:
         if blstats:
-            raise ConfigError(f"{self.folder} has no blstats, which NetHack alone has: leave --blstats out")
+            raise ConfigError(f"{self.folder} has no blstats, which only NetHack provides: remove --blstats")
         return [_compare(*pair) for pair in self.texts]
 
     def segments(self) -> list[tuple[list[str], list[str]]]:
-        """Return the captions, each with its context, because a reward model reads it alone."""
+        """Return the captions, each with its context, because a reward model reads each one on its own."""
 
         def read(segment: TextSegment) -> list[str]:
             return [in_context(segment.context, caption) for caption in segment.captions]
@@ -94,7 +94,7 @@ def in_context(context: str, caption: str) -> str:
 
 
 def _compare(first: TextSegment, second: TextSegment) -> Comparison:
-    """Show a common context once, different ones at the head of each segment."""
+    """Show a shared context once, and different contexts at the start of each segment."""
     if first.context == second.context:
         return Comparison(_text_of(first), _text_of(second), first.context)
     return Comparison(*(in_context(one.context, _text_of(one)) for one in (first, second)))
@@ -105,22 +105,22 @@ def _text_of(segment: TextSegment) -> str:
     return f"{text}\n{_AFTERWARDS}\n{segment.outcome}" if segment.outcome else text
 
 
-_ROW = TypeAdapter(tuple[str, Annotated[list[str], MinLen(1)], str, dict[str, int | float]])  # `TextSegment`, figures
+_ROW = TypeAdapter(tuple[str, Annotated[list[str], MinLen(1)], str, dict[str, int | float]])  # `TextSegment`, values
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """A segment and its figures, which have the same names throughout a dataset."""
+    """A segment and its recorded values, which have the same names throughout a dataset."""
 
     segment: TextSegment
     figures: Mapping[str, float]
 
 
 class TextRecording:
-    """A file of segments for each round in ``FOLDER.recording``; at the end they become the dataset in ``folder``.
+    """Stores segments in one file per round in ``FOLDER.recording``; at the end they become the dataset in ``folder``.
 
-    ``folder`` must be missing, empty, or the result of an equal recording. Equal descriptions (the world, the players
-    and their settings) must give equal rounds.
+    ``folder`` must be missing, empty, or the result of an identical recording. Identical descriptions (the world, the
+    players and their settings) must produce identical rounds.
     """
 
     def __init__(self, folder: Path, description: Mapping[str, Any], num_pairs: int) -> None:
@@ -144,7 +144,7 @@ class TextRecording:
         return max(0, 2 * self.num_pairs - len(self.segments))
 
     def add(self, segments: Sequence[Recorded]) -> None:
-        if not (self._partial / DESCRIPTION).exists():  # not before anything is recorded
+        if not (self._partial / DESCRIPTION).exists():  # only once something is recorded
             self._partial.mkdir(parents=True, exist_ok=True)
             write_atomically(self._partial / DESCRIPTION, json.dumps(self.description, indent=1) + "\n")
         lines = [json.dumps([*one.segment, dict(one.figures)]) + "\n" for one in segments]
@@ -153,7 +153,7 @@ class TextRecording:
         self.rounds += 1
 
     def write(self, order: Sequence[int]) -> TextPairs:
-        """Write the dataset and delete the rounds; ``order`` names two segments for each pair."""
+        """Write the dataset and delete the rounds; ``order`` lists two segments for each pair."""
         taken = [self.segments[place] for place in order]
         pairs = list(zip(taken[::2], taken[1::2], strict=True))
         info = {
@@ -168,21 +168,21 @@ class TextRecording:
 
 
 def check_same(folder: Path, description: Mapping[str, Any]) -> None:
-    """Raise `ConfigError` unless a folder's recording has this description."""
+    """Raise `ConfigError` unless the recording in a folder has this description."""
     try:
         there = shareable(read_object(folder / DESCRIPTION, SETTINGS))
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{folder} holds something else: name a new folder for the dataset") from error
+        raise ConfigError(f"{folder} contains something else: choose a new folder for the dataset") from error
     wanted = json.loads(json.dumps(dict(description)))
     different = [
         f"{key}={there.get(key)!r} (now {value!r})"
         for key, value in wanted.items()
-        # A recording without an option, because it is older, was made with the option off.
+        # An option that is missing from an older recording was off.
         if there.get(key) != value and (key in there or value)
     ]
     if different:
         raise ConfigError(
-            f"{folder} holds a recording with {', '.join(different)}: name a new folder, or give the same options"
+            f"{folder} holds a recording with {', '.join(different)}: choose a new folder or use the same options"
         )
 
 
@@ -191,6 +191,6 @@ def _read(path: Path) -> list[Recorded]:
         rows = [_ROW.validate_python(row) for _, row in read_lines(path)]
     except ValueError as error:
         raise ConfigError(
-            f"{path} is no round of a recording ({error}): delete {path.parent} to start the recording again"
+            f"{path} is not a recorded round ({error}): delete {path.parent} to start the recording again"
         ) from error
     return [Recorded(TextSegment(context, captions, outcome), figures) for context, captions, outcome, figures in rows]

@@ -1,10 +1,10 @@
-"""The store of answers: no question is asked twice, and a killed process loses no answer.
+"""The store of answers: no question is asked twice, and a killed process loses no answers.
 
 Any number of datasets, processes and nodes may share the folder::
 
-    STORE/questions/<hash>.json      one question in full: its text, the judge, its sampling
-    STORE/answers/<hash>/*.jsonl     its answers, one a line; each process appends to a file of its own
-    STORE/claims/<hash>-I-of-N       lock of the process that works on chunk I of N
+    STORE/questions/<hash>.json      one complete question: its text, the judge, its sampling
+    STORE/answers/<hash>/*.jsonl     its answers, one per line; each process appends to its own file
+    STORE/claims/<hash>-I-of-N       lock of the process that is working on chunk I of N
     STORE/claims/writing-<hash>      lock while a process writes labels
 """
 
@@ -23,14 +23,14 @@ from groundling.io.files import locked, sync, write_atomically
 from groundling.io.redaction import shareable
 from groundling.judges.preferences.pairs import Preference
 
-Captions = tuple[str, str]  # an unordered pair: sorted
+Captions = tuple[str, str]  # an unordered pair, sorted
 Label = Literal["first", "second", "tie", "invalid"]
-LABELS: tuple[Label, ...] = ("first", "second", "tie", "invalid")  # by their code of `Preference`
-_MAX_TOKENS = 10**10  # a greater number of tokens of one answer is a server's error
+LABELS: tuple[Label, ...] = ("first", "second", "tie", "invalid")  # by `Preference` code
+_MAX_TOKENS = 10**10  # more tokens in one answer are a server error
 
 
 def token_count(value: Any, most: int = _MAX_TOKENS) -> int:
-    """Return a number of tokens reported by a server or file; 0 if it is impossible."""
+    """Return a token count reported by a server or file; 0 if it is impossible."""
     return value if type(value) is int and 0 <= value <= most else 0
 
 
@@ -47,7 +47,7 @@ class StoredAnswer:
     swapped: bool = False  # the second of the sorted captions was shown first
     captions: Captions = ("", "")
     context: str = ""  # the text that both captions share
-    replies: tuple[str, ...] = ()  # two if the judge was asked again
+    replies: tuple[str, ...] = ()  # two if the judge was asked twice
     prompt_tokens: TokenCount = 0  # of all requests
     completion_tokens: TokenCount = 0
     seconds: float = 0.0  # from the request to the last reply
@@ -63,7 +63,7 @@ _UNREAD = {"captions", "context", "replies"}  # long, and not needed again
 
 
 def content_hash(content: Any) -> str:
-    """Return the SHA-256 of a JSON value, in hexadecimal, independent of the order of keys."""
+    """Return the SHA-256 of a JSON value, in hexadecimal, independent of key order."""
     text = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -74,7 +74,7 @@ def answer_key(question: str, captions: Captions, swapped: bool, context: str = 
 
 
 class Store:
-    """The answers to one question in a shared folder; ``question`` is everything that they depend on, as JSON."""
+    """The answers to one question in a shared folder; ``question`` contains all that they depend on, as JSON."""
 
     def __init__(self, folder: Path, question: dict[str, Any]) -> None:
         self.folder, self.question, self.hash = folder, question, content_hash(question)
@@ -87,12 +87,12 @@ class Store:
         return {key: shareable(value) if key == "judge" else value for key, value in self.question.items()}
 
     def read(self) -> dict[str, StoredAnswer]:
-        """Return all answers by key, without captions and replies; skip lines that a kill left incomplete."""
+        """Return all answers by key, without captions and replies; lines that a kill left incomplete are skipped."""
         merged: dict[str, StoredAnswer] = {}
         for path in sorted(self._answers.glob("*.jsonl")):
             for answer in filter(None, map(_parse, lines_of(path))):
                 known = merged.get(answer.key)
-                if known is not None:  # take the valid one, with the tokens and seconds of both
+                if known is not None:  # keep the valid one, with the tokens and seconds of both
                     answer = replace(
                         answer if known.label == "invalid" else known,
                         prompt_tokens=known.prompt_tokens + answer.prompt_tokens,
@@ -110,7 +110,7 @@ class Store:
             if not path.exists():
                 path.parent.mkdir(exist_ok=True)
                 write_atomically(path, json.dumps(self.shared_question, indent=1, ensure_ascii=False) + "\n")
-            # The name does not contain the host's: the dataset may be shared.
+            # The name does not contain the host name, because the dataset may be shared.
             self._file = (self._answers / f"{uuid.uuid4().hex}.jsonl").open("xb")
             sync(self._answers)
         self._file.write((json.dumps(asdict(answer)) + "\n").encode())
@@ -122,17 +122,17 @@ class Store:
             self._file = None
 
     def claim(self, chunk: int, chunks: int) -> AbstractContextManager[None]:
-        """Exclude other processes from this chunk of the question; a kill releases the claim."""
+        """Lock this chunk of the question for this process; a kill releases the lock."""
         return locked(
             self.folder / "claims" / f"{self.hash}-{chunk}-of-{chunks}",
             f"annotates chunk {chunk} of {chunks} with the same question in {self.folder}",
-            "give each process a chunk of its own (--chunks N --chunk I)",
+            "give each process a different chunk (--chunks N --chunk I)",
         )
 
     def exclusive(self) -> AbstractContextManager[None]:
-        """Return a context in which only one process of this question is at a time."""
+        """Return a context that only one process of this question can enter at a time."""
         path = self.folder / "claims" / f"writing-{self.hash}"
-        return locked(path, "holds it", "name another store (--store)", wait=True)
+        return locked(path, "holds it", "choose another store (--store)", wait=True)
 
 
 def _parse(line: bytes) -> StoredAnswer | None:

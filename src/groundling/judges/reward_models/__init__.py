@@ -30,19 +30,17 @@ __all__ = [
 
 
 def load_reward_model(folder: str | Path, device: str | torch.device = "cpu") -> RewardModel:
-    """Read a model written by `RewardModel.save` or `groundling distill`; nothing is unpickled.
+    """Load a model written by `RewardModel.save` or `groundling distill`; nothing is unpickled.
 
     Raises:
-        ConfigError: the folder holds no reward model, one of an unknown kind, or a broken one.
+        ConfigError: the folder contains no reward model, or one that is broken or of an unknown kind.
         GroundlingError: one of its files is a link to another folder, a device or a pipe.
     """
     from groundling.lm.load.model_files import check_model_files  # slow to import
 
     folder = Path(folder)
     if not (folder / DESCRIPTION).is_file():
-        raise ConfigError(
-            f"there is no reward model in {folder}: write one with `groundling distill … --output {folder}`"
-        )
+        raise ConfigError(f"no reward model in {folder}: write one with `groundling distill … --output {folder}`")
     check_model_files(folder)
     try:
         description = read_object(folder / DESCRIPTION, SETTINGS)
@@ -54,5 +52,5 @@ def load_reward_model(folder: str | Path, device: str | torch.device = "cpu") ->
             model.normalization = Normalization(values["mean"], values["variance"], tuple(values["quantiles"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
         pass_out_of_memory(error)
-        raise ConfigError(f"{folder} holds no reward model that can be read: {error!r}") from error
+        raise ConfigError(f"{folder} contains no readable reward model: {error!r}") from error
     return model.to(find_device(device)).eval()

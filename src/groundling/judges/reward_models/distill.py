@@ -1,4 +1,4 @@
-"""Distillation: training a reward model on annotated pairs of segments, and measuring it."""
+"""Distillation: training a reward model on annotated pairs of segments, and evaluating it."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -14,14 +14,14 @@ from groundling.errors import ConfigError, RunError
 from groundling.judges.preferences.pairs import caption_id, caption_ids
 from groundling.judges.reward_models.reward_model import Normalization, RewardModel, chunks, segment_means
 
-_TARGETS = np.array([[1, 0], [0, 1], [0.5, 0.5], [np.nan, np.nan]], dtype=np.float32)  # by code of `Preference`
+_TARGETS = np.array([[1, 0], [0, 1], [0.5, 0.5], [np.nan, np.nan]], dtype=np.float32)  # by `Preference` code
 
 
 @dataclass(frozen=True)
 class TrainingPairs:
     """N annotated pairs of segments of up to L captions, on the CPU.
 
-    A labelled caption (ONI's classifier) is a "pair" of one side: indices ``(N, 1, 1)``, targets ``(N, 1)``.
+    A labelled caption (ONI's classifier) is a "pair" with one side: indices ``(N, 1, 1)``, targets ``(N, 1)``.
     """
 
     captions: list[str]  # the distinct ones, the shortest first
@@ -35,10 +35,10 @@ class TrainingPairs:
         preferences: NDArray[np.integer],
         soft: NDArray[np.floating] | None = None,
     ) -> Self:
-        """Make them from segments of at least one caption and labels ``(N,)``, without pairs whose label is unknown.
+        """Create pairs from segments of at least one caption and labels ``(N,)``, dropping unknown labels.
 
-        ``soft`` are probabilities of first, second and tie, ``(N, 3)``; NaN where only the label is known. A tie
-        counts one half for each side. Raises `ConfigError` if all labels are unknown, or ties.
+        ``soft`` contains probabilities of first, second and tie, ``(N, 3)``; NaN where only the label is known. A tie
+        counts as one half for each side. Raises `ConfigError` if all labels are unknown or ties.
         """
         annotated = np.flatnonzero(preferences != 3)
         if not len(annotated):
@@ -47,14 +47,14 @@ class TrainingPairs:
         if soft is not None:
             probabilities = soft[annotated]
             shares = probabilities[:, :2] + probabilities[:, 2:] / 2
-            shares = shares / shares.sum(-1, keepdims=True)  # probabilities come rounded
+            shares = shares / shares.sum(-1, keepdims=True)  # probabilities may be rounded
             targets = np.where(np.isnan(shares), targets, shares).astype(np.float32)
         if not (targets[:, 0] != targets[:, 1]).any():
             unknown = len(preferences) - len(annotated)
             rest = f" and {unknown} have no answer" if unknown else ""
             raise ConfigError(
-                f"the judge prefers nothing: {len(annotated)} of {len(preferences)} pairs are ties{rest}, and a reward "
-                "model of them would be noise: let another judge annotate them, or collect pairs that differ more"
+                f"the judge has no preferences: {len(annotated)} of {len(preferences)} pairs are ties{rest}, so a "
+                "reward model would learn noise: use a different judge, or collect pairs that differ more"
             )
         captions, indices = _index(segments)
         return cls(captions, torch.from_numpy(indices[annotated]), torch.from_numpy(targets))
@@ -70,7 +70,7 @@ class TrainingPairs:
         return torch.bincount(self.indices[self.indices >= 0], minlength=len(self.captions))
 
     def distinct(self) -> tuple[list[str], Tensor]:
-        """Return the distinct captions, and int64 ``(N, 2, L)``: those of each segment, arbitrary past its end."""
+        """Return the distinct captions, and int64 ``(N, 2, L)``: indices into them, arbitrary past a segment's end."""
         places, indices = torch.unique(self.indices.clamp(min=0), return_inverse=True)
         return [self.captions[place] for place in places.tolist()], indices
 
@@ -79,12 +79,12 @@ class TrainingPairs:
         return self.indices >= 0
 
     def split(self, validation_fraction: float, seed: int) -> "tuple[TrainingPairs, TrainingPairs]":
-        """Split into training and validation pairs; a pair of segments, in either order, is in one set only.
+        """Split into training and validation pairs; a pair of segments, in either order, is only in one of them.
 
-        The fraction is one of *distinct* pairs: a few contents make up most pairs, so of a fraction of all pairs, all
-        rare captions would be held out. Distinct pairs are ordered by a hash of contents and seed; the first are held
-        out with all repetitions, but never more than this fraction of all pairs: a pair that repeats more often is
-        trained on.
+        The fraction refers to *distinct* pairs: since a few contents make up most pairs, a fraction of all pairs would
+        hold out all rare captions. Distinct pairs are ordered by a hash of contents and seed; the first ones are held
+        out with all repetitions, but never more than this fraction of all pairs: pairs that repeat more often are used
+        for training.
         """
         hashes = _content_hashes(self.captions, self.indices.numpy(), seed)
         distinct, group, counts = np.unique(hashes, return_inverse=True, return_counts=True)
@@ -99,14 +99,14 @@ class TrainingPairs:
         sides = self[(~rows).nonzero()[:, 0]], self[rows.nonzero()[:, 0]]
         if not len(sides[0]) or (validation_fraction > 0 and not len(sides[1])):
             raise ConfigError(
-                f"validation_fraction={validation_fraction} leaves {len(sides[0])} pairs to train on and "
-                f"{len(sides[1])} to validate on, of {len(self)}: collect and annotate more pairs"
+                f"validation_fraction={validation_fraction} leaves {len(sides[0])} pairs for training and "
+                f"{len(sides[1])} for validation, of {len(self)}: collect and annotate more pairs"
             )
         return sides
 
 
 def _index(pairs: Sequence[Sequence[Sequence[str]]]) -> tuple[list[str], NDArray[np.int64]]:
-    """Return the distinct captions, the shortest first, and those of each segment, ``(N, 2, L)``, -1 past its end."""
+    """Return the distinct captions, shortest first, and indices into them, ``(N, 2, L)``; -1 past a segment's end."""
     segments = [segment for pair in pairs for segment in pair]
     every = [caption for segment in segments for caption in segment]
     captions = sorted(set(every), key=lambda caption: (len(caption), caption_id(caption)))
@@ -118,7 +118,7 @@ def _index(pairs: Sequence[Sequence[Sequence[str]]]) -> tuple[list[str], NDArray
 
 
 def _content_hashes(captions: list[str], indices: NDArray[np.int64], seed: int) -> NDArray[np.uint64]:
-    """Return a hash of each pair ``(N,)`` that ignores the order of segments, empty captions, and repeats in a row."""
+    """Return a hash of each pair ``(N,)`` that ignores segment order, empty captions and consecutive repetitions."""
     empty = np.int64(caption_id("")).view(np.uint64)
     # Index -1 is hashed like an empty caption.
     ids = np.append(caption_ids(captions), np.int64(caption_id("")))[indices].view(np.uint64)  # (N, 2, L)
@@ -157,7 +157,7 @@ def train_epoch(
     generator: torch.Generator,
     on_batch: Callable[[int], None] = lambda _: None,
 ) -> float:
-    """Train for an epoch in an order drawn from ``generator``; return the mean of the losses before each step."""
+    """Train for an epoch in an order sampled from ``generator``; return the mean of the losses before each step."""
     total = 0.0
     model.train()
     for rows in torch.randperm(len(pairs), generator=generator).split(batch_size):
@@ -180,16 +180,16 @@ _BISECTIONS = 60
 
 
 def accuracy(margins: Tensor, targets: Tensor) -> float:
-    """Return the share of pairs, without ties (0.5), that rewards order correctly; equal rewards count 1/2."""
+    """Return the share of pairs, ignoring ties (0.5), that rewards order correctly; equal rewards count as 1/2."""
     decided = targets != 0.5
     agreeing = torch.sign(margins) * torch.sign(targets - 0.5)  # 1, 0 or -1
     return ((agreeing[decided] + 1) / 2).mean().item()
 
 
 def calibration_error(margins: Tensor, targets: Tensor) -> float:
-    """Expected calibration error (Guo et al. 2017, arXiv 1706.04599, equation 3), without ties (0.5); NaN if all tie.
+    """Expected calibration error (Guo et al. 2017, arXiv 1706.04599, eq. 3), ignoring ties (0.5); NaN if all are ties.
 
-    Mean over ten bins of the confidence σ(|margin|) from 0.5 to 1, weighted by size, of |confidence - share correct|.
+    Mean of |confidence - share correct| over ten bins of the confidence σ(|margin|) from 0.5 to 1, weighted by size.
     """
     decided = targets != 0.5
     margins, targets = margins[decided].double(), targets[decided].double()
@@ -202,7 +202,7 @@ def calibration_error(margins: Tensor, targets: Tensor) -> float:
 
 
 def best_temperature(margins: Tensor, targets: Tensor) -> float:
-    """Return the T of least cross-entropy of σ(margin / T) (arXiv 1706.04599, section 4.2); overconfident above 1."""
+    """Return the T that minimises the cross-entropy of σ(margin / T) (arXiv 1706.04599, 4.2); T > 1: overconfident."""
     margins, targets = margins.double(), targets.double()
     low, high = -3.0, 3.0  # log10 of 1 / T, in which the cross-entropy is convex: bisect its derivative
     for _ in range(_BISECTIONS):
@@ -214,7 +214,7 @@ def best_temperature(margins: Tensor, targets: Tensor) -> float:
 
 @torch.no_grad()
 def evaluate(model: RewardModel, pairs: TrainingPairs) -> dict[str, float]:
-    """Return loss, accuracy and calibration error without ties, also at the best temperature; NaN if all tie."""
+    """Return loss, accuracy and calibration error without ties, also at the best temperature; NaN if all are ties."""
     model.eval()
     captions, places = pairs.distinct()
     scores = torch.cat([model(chunk).float().cpu() for chunk in chunks(captions)])[places]
@@ -233,7 +233,7 @@ def evaluate(model: RewardModel, pairs: TrainingPairs) -> dict[str, float]:
 
 @torch.no_grad()
 def agreement(model: RewardModel, pairs: TrainingPairs) -> tuple[int, int]:
-    """Return the number of pairs or labelled captions that the model agrees with, and their number, without ties."""
+    """Return the number of pairs or labelled captions that the model agrees with, and their total, ignoring ties."""
     model.eval()
     captions, places = pairs.distinct()
     rewards = model.rewards(captions)[places]  # (N, 1 or 2, L)
@@ -248,7 +248,7 @@ def agreement(model: RewardModel, pairs: TrainingPairs) -> tuple[int, int]:
 
 
 def normalize(model: RewardModel, pairs: TrainingPairs) -> None:
-    """Set ``model.normalization`` from its rewards of the pairs' captions, unless these are labels."""
+    """Set ``model.normalization`` from its rewards of the pairs' captions, unless the rewards are labels."""
     model.eval()
     if model.gives_labels:
         return

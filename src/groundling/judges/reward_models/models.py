@@ -1,4 +1,4 @@
-"""Reward models: Motif's message network, its counterpart for any caption, a language model, a table."""
+"""Reward models: Motif's message network, its counterpart for any caption, a language model and a table."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ _SMALLEST_BATCH = 8
 _LENGTH_STEP = 16
 _POOL = 3
 _CONVOLUTIONS = ((32, 7, True), (64, 7, True), (64, 3, False), (64, 3, False), (64, 3, False), (64, 3, True))
-"""Channels in, width, and whether max-pooling follows."""
+"""Input channels, width, and whether max-pooling follows."""
 
 
 def padded_count(count: int) -> int:
@@ -40,10 +40,10 @@ class MessageNetwork(nn.Module):
 
     A byte embedding of 32 (NUL is 0), convolutions of 64 channels (widths 7, 7, 3, 3, 3, 3; ReLU after each;
     max-pooling by 3 after the first, the second and the last), and linear layers 320-128-256-512-1 with ReLU between
-    them, initialised orthogonal with bias 0 (the others by PyTorch's defaults).
+    them, with orthogonal initialisation and bias 0 (the others use PyTorch's defaults).
 
-    After a message's last byte (some 80 of 256), every layer's output is constant from some place on. Only the places
-    before it and one more are computed; the last is repeated where more are needed. Results are those of 256 bytes.
+    After a message's last byte (about 80 of 256), every layer's output is constant from some position on. Only the
+    positions before it and one more are computed; the last is repeated as needed. Results equal those for 256 bytes.
     """
 
     def __init__(self) -> None:
@@ -62,15 +62,15 @@ class MessageNetwork(nn.Module):
         """Score messages, uint8 ``(n, 256)`` on any device; float32 ``(n,)``."""
         messages = messages.to(self.embedding.weight.device)
         used = messages.any(0).nonzero()
-        count, end = len(messages), int(used[-1]) + 1 if len(used) else 0  # from place `end` on, all messages are NUL
+        count, end = len(messages), int(used[-1]) + 1 if len(used) else 0  # from index `end` on, all messages are NUL
         rows = padded_count(count)
-        # Few distinct lengths, like batch sizes.
+        # Only a few distinct lengths, as for batch sizes.
         end = min(-(-end // _LENGTH_STEP) * _LENGTH_STEP, MESSAGE_LENGTH)
         length, kept = MESSAGE_LENGTH, min(end + 1, MESSAGE_LENGTH)
         x = F.pad(messages[:, :kept].int(), (0, 0, 0, rows - count))
         x = self.embedding(x).transpose(1, 2)  # (rows, 32, kept)
         for convolution, (_, width, pooled) in zip(self.convolutions, _CONVOLUTIONS, strict=True):
-            # `length` is the whole computation's; outputs from place `end` on are equal.
+            # `length` is that of the full computation; outputs from index `end` on are equal.
             length -= width - 1
             x = convolution(_constant_tail(x, min(end + 1, length) + width - 1)).relu()
             if pooled:
@@ -82,20 +82,20 @@ class MessageNetwork(nn.Module):
 
 
 def _constant_tail(x: Tensor, length: int) -> Tensor:
-    """Cut ``x`` ``(n, channels, m)`` to ``length``, or repeat its last place up to it."""
+    """Cut ``x`` ``(n, channels, m)`` to ``length``, or pad it by repeating its last position."""
     missing = length - x.shape[2]
     return F.pad(x, (0, missing), mode="replicate") if missing > 0 else x[:, :, :length]
 
 
 def encode(captions: Sequence[str], model: str) -> Tensor:
-    """Return messages as uint8 ``(n, 256)``, NUL-padded; ``model`` is the reader's id, for error messages."""
+    """Return messages as uint8 ``(n, 256)``, NUL-padded; ``model`` is the reward model's id, for error messages."""
     rows = []
     for caption in captions:
         row = caption.encode("latin-1", "ignore")
         if len(row) != len(caption) or len(row) > MESSAGE_LENGTH:
             raise ConfigError(
-                f"--model {model} reads NetHack's messages, of at most {MESSAGE_LENGTH} one-byte characters, and "
-                f"{caption!r:.80} is no such message: take --model characters or language_model"
+                f"--model {model} reads NetHack messages of at most {MESSAGE_LENGTH} one-byte characters, and "
+                f"{caption!r:.80} is not one: use --model characters or --model language_model"
             )
         rows.append(row.ljust(MESSAGE_LENGTH, b"\0"))
     return torch.frombuffer(bytearray(b"".join(rows)), dtype=torch.uint8).view(len(rows), MESSAGE_LENGTH)
@@ -121,11 +121,11 @@ class MotifRewardModel(RewardModel):
 class ClassifierRewardModel(MotifRewardModel):
     """ONI's classifier (Zheng et al. 2024, arXiv 2410.23022): a message's reward is 1 or 0.
 
-    The network is Motif's; its output is a logit. Trained on pairs, the messages of the preferred segment are labelled
-    1, those of the other 0, those of a tie 0.5; trained online, a judge labels each message.
+    The network is Motif's; its output is a logit. In training on pairs, messages of the preferred segment are labelled
+    1, those of the other 0, and those of a tie 0.5; in online training, a judge labels each message.
 
     Args:
-        threshold: The reward is 1 if the probability is above it.
+        threshold: The reward is 1 if the probability is greater than this.
     """
 
     id = "classifier"
@@ -136,7 +136,7 @@ class ClassifierRewardModel(MotifRewardModel):
         self.args["threshold"] = self.threshold = threshold
 
     def loss(self, scores: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
-        """Binary cross-entropy of each message with its segment's share of the preference, or its label."""
+        """Binary cross-entropy of each message with its segment's share of the preference, or with its label."""
         labels = targets[..., None].expand_as(scores)[mask]
         return F.binary_cross_entropy_with_logits(scores[mask], labels)
 
@@ -147,21 +147,21 @@ class ClassifierRewardModel(MotifRewardModel):
 _Size = Annotated[int, Ge(1)]
 _EMBEDDING, _WIDTH = 32, 7
 _CHARACTERS_STEP = 64
-_TOGETHER = 64  # captions that are padded to one length; a batch is ordered by length
+_TOGETHER = 64  # captions padded to one length; batches are sorted by length
 
 
 @reward_models.register("characters")
 class CharacterRewardModel(RewardModel):
     """The counterpart of Motif's network for captions of any length in any script.
 
-    An embedding (32) of the bytes in UTF-8; blocks of a convolution of width 7, ReLU and max-pooling by 3; maximum and
-    mean of each channel over all places; an MLP. Padding is masked, so it changes nothing.
+    An embedding (32) of the UTF-8 bytes; blocks of a convolution of width 7, ReLU and max-pooling by 3; maximum and
+    mean of each channel over all positions; an MLP. Padding is masked and has no effect.
 
     Args:
-        channels: Of every convolution.
-        blocks: Number of blocks; with three, a place sees 79 bytes.
-        hidden_size: Of the MLP.
-        max_bytes: A longer caption loses its middle, so that goal and action, or prompt and end, are kept.
+        channels: Channels of every convolution.
+        blocks: Number of blocks; with three, the receptive field is 79 bytes.
+        hidden_size: Hidden size of the MLP.
+        max_bytes: Longer captions lose their middle, so that goal and action, or prompt and end, are kept.
     """
 
     id = "characters"
@@ -170,7 +170,7 @@ class CharacterRewardModel(RewardModel):
         self, channels: _Size = 64, blocks: _Size = 3, hidden_size: _Size = 128, max_bytes: _Size = 4096
     ) -> None:
         super().__init__(channels=channels, blocks=blocks, hidden_size=hidden_size, max_bytes=max_bytes)
-        self.embedding = nn.Embedding(257, _EMBEDDING, padding_idx=0)  # byte b is b + 1
+        self.embedding = nn.Embedding(257, _EMBEDDING, padding_idx=0)  # byte b has index b + 1
         widths = [_EMBEDDING, *[channels] * blocks]
         self.convolutions = nn.ModuleList(
             nn.Conv1d(wide_in, channels, _WIDTH, padding=_WIDTH // 2) for wide_in in widths[:-1]
@@ -184,7 +184,7 @@ class CharacterRewardModel(RewardModel):
     def _read(self, captions: Sequence[str]) -> Tensor:
         """Score captions of similar length, float32 ``(len(captions),)``."""
         written = [self._bytes(caption) for caption in captions]
-        # Few distinct sizes, as kernels are built for each.
+        # Only a few distinct sizes, because kernels are built for each.
         length = -(-max(1, *map(len, written)) // _CHARACTERS_STEP) * _CHARACTERS_STEP
         padded = [list(content) + [-1] * (length - len(content)) for content in written]
         tokens = torch.zeros(padded_count(len(written)), length, dtype=torch.int64)  # (rows, length): bytes + 1, or 0
@@ -195,7 +195,7 @@ class CharacterRewardModel(RewardModel):
         for convolution in self.convolutions:
             inside = torch.arange(x.shape[2], device=self.device) < lengths[:, None]  # (rows, length)
             x = convolution(x).relu() * inside.float()[:, None]
-            x = F.max_pool1d(x, _POOL, ceil_mode=True)  # after ReLU 0 is the least
+            x = F.max_pool1d(x, _POOL, ceil_mode=True)  # after ReLU, 0 is the minimum
             lengths = (lengths + _POOL - 1) // _POOL
         pooled = torch.cat([x.amax(2), x.sum(2) / lengths[:, None]], dim=1)  # (rows, 2 * channels)
         output: Tensor = self.head(pooled)[: len(written), 0]
@@ -205,7 +205,7 @@ class CharacterRewardModel(RewardModel):
         content, most = caption.encode("utf-8", "surrogatepass"), self.args["max_bytes"]
         if len(content) <= most:
             return content
-        warnings.warn(f"captions of more than {most} bytes lose their middle: raise max_bytes", stacklevel=2)
+        warnings.warn(f"captions of more than {most} bytes lose their middle: increase max_bytes", stacklevel=2)
         return content[: most // 2] + content[len(content) - (most + 1) // 2 :]
 
 
@@ -214,14 +214,14 @@ _FOLDER = "language_model"
 
 @reward_models.register("language_model")
 class LanguageRewardModel(RewardModel):
-    """A language model's state after the caption's text (`LanguageModel.encode`), and an MLP on it.
+    """A language model's state after reading the caption (`LanguageModel.encode`), followed by an MLP.
 
     Args:
         path: A folder, a hub id, or a bundled model: "starter" (encoder-decoder), "starter-causal".
-        train_language_model: False trains the head alone.
+        train_language_model: If false, only the head is trained.
         hidden_sizes: Widths of the head's hidden layers.
-        prompt: The text to read; ``{caption}`` stands for the caption.
-        lora: Keyword arguments of `peft.LoraConfig`: train an adapter instead of the model. Needs the `lora` extra.
+        prompt: The text that the model reads; ``{caption}`` stands for the caption.
+        lora: Keyword arguments of `peft.LoraConfig`: train an adapter instead of the model. Requires the `lora` extra.
     """
 
     id = "language_model"
@@ -235,7 +235,7 @@ class LanguageRewardModel(RewardModel):
         lora: Mapping[str, Any] | None = None,
     ) -> None:
         if "{caption}" not in prompt:
-            raise ConfigError(f"prompt {prompt!r} has no {{caption}}: put it where the caption is to stand")
+            raise ConfigError(f"prompt {prompt!r} has no {{caption}}: add it where the caption belongs")
         super().__init__(
             path=path,
             train_language_model=train_language_model,
@@ -270,7 +270,7 @@ class LanguageRewardModel(RewardModel):
 
     @classmethod
     def _load(cls, folder: Path, args: Mapping[str, Any]) -> Self:
-        # An adapter in the folder is loaded, too.
+        # An adapter in the folder is loaded as well.
         model = cls(**{**args, "path": str(folder / _FOLDER), "lora": None})
         model.args = dict(args)
         model.head.load_state_dict(load_file(folder / WEIGHTS))
@@ -279,9 +279,9 @@ class LanguageRewardModel(RewardModel):
 
 @reward_models.register("table")
 class TableRewardModel(RewardModel):
-    """ONI's retrieval (arXiv 2410.23022): the label of a caption is its reward, the default that of all others.
+    """ONI's retrieval (arXiv 2410.23022): a caption's label is its reward; all other captions get the default.
 
-    Trained on pairs, a caption's reward is the share of comparisons that its segment won; a tie counts one half.
+    When trained on pairs, a caption's reward is the share of comparisons that its segment won; ties count as one half.
 
     Args:
         default: Reward of captions outside the table; 0 in ONI.
@@ -305,7 +305,7 @@ class TableRewardModel(RewardModel):
         return torch.where(self.ids[places] == wanted, self.values[places], self.default)
 
     def fit(self, pairs: TrainingPairs) -> None:
-        """Replace the table by the captions of all pairs."""
+        """Replace the table with the captions of all pairs."""
         mask = pairs.mask()
         shares = pairs.targets[..., None].expand_as(pairs.indices)[mask]  # (num_captions,), with multiplicity
         flat, size = pairs.indices[mask], len(pairs.captions)
@@ -317,8 +317,8 @@ class TableRewardModel(RewardModel):
         self.set(captions, (won[seen] / counts[seen]).float().numpy())
 
     def set(self, captions: Sequence[str], values: NDArray[np.floating]) -> None:
-        """Add captions with their values ``(n,)`` to the table, or change their values."""
-        # The newest of equal ids comes first.
+        """Add captions with values ``(n,)`` to the table, replacing existing values."""
+        # Among equal ids, the newest comes first.
         known = np.concatenate([caption_ids(captions)[::-1], self.ids.cpu().numpy()])
         worth = np.concatenate([values[::-1], self.values.cpu().numpy()]).astype(np.float32)
         distinct, first = np.unique(known, return_index=True)

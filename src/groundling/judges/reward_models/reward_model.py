@@ -1,4 +1,4 @@
-"""The contract of a reward model: captions in, one number each out; trained on a judge's preferences."""
+"""The interface of a reward model, which maps captions to numbers and is trained on a judge's preferences."""
 
 import hashlib
 import json
@@ -29,14 +29,14 @@ def preference_loss(rewards: Tensor, targets: Tensor) -> Tensor:
 
 
 def segment_means(scores: Tensor, mask: Tensor) -> Tensor:
-    """Average scores ``(..., L)`` where ``mask`` is True, once or more in each row: length gives no reward (Motif)."""
+    """Average scores ``(..., L)`` where ``mask`` is True (at least once per row); length earns no reward (Motif)."""
     return torch.where(mask, scores, 0.0).sum(-1) / mask.sum(-1)
 
 
 QUANTILE_LEVELS = tuple(round(0.05 * i, 2) for i in range(1, 20))  # 0.05, 0.1, ..., 0.95
 WEIGHTS, DESCRIPTION = "reward_model.safetensors", "reward_model.json"
-CHUNK = 1024  # captions scored at once
-_PRIOR_COUNT = 1e-4  # count of the prior (mean 0, variance 1) of Motif's running moments
+CHUNK = 1024  # captions scored in one batch
+_PRIOR_COUNT = 1e-4  # count of the prior (mean 0, variance 1) in Motif's running moments
 
 
 @dataclass(frozen=True)
@@ -72,9 +72,7 @@ class Normalization:
         if quantile == 0:
             return -np.inf
         if not QUANTILE_LEVELS[0] <= quantile <= QUANTILE_LEVELS[-1]:
-            raise ConfigError(
-                f"the threshold's quantile must be 0 (no threshold) or lie between 0.05 and 0.95, got {quantile}"
-            )
+            raise ConfigError(f"threshold_quantile must be 0 (no threshold) or between 0.05 and 0.95, got {quantile}")
         return float(np.interp(quantile, QUANTILE_LEVELS, self.quantiles))
 
 
@@ -83,14 +81,14 @@ def chunks(captions: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 class RewardModel(nn.Module, ABC):
-    """Rewards captions: a message of NetHack, an observation with an action, or a whole text.
+    """Rewards captions: a NetHack message, an observation with an action, or a whole text.
 
-    ``forward`` returns scores with gradients, for training; `rewards` what an agent gets. Most models return the same.
+    ``forward`` returns scores with gradients, for training; `rewards` returns what an agent gets, usually the same.
 
     Attributes:
-        id: The id of the registered class.
-        gives_labels: Rewards are labels 0 and 1, which are not normalised.
-        reads_messages: Reads NetHack's messages only.
+        id: Id of the registered class.
+        gives_labels: True if rewards are labels 0 and 1, which are not normalised.
+        reads_messages: True if it reads only NetHack messages.
         args: The constructor's keyword arguments.
         normalization: Set by training; None for labels.
     """
@@ -134,7 +132,7 @@ class RewardModel(nn.Module, ABC):
 
     @property
     def version(self) -> int:
-        """A 64-bit hash of id, arguments and weights; rewards of another version are out of date."""
+        """A 64-bit hash of id, arguments and weights; rewards of other versions are out of date."""
         if self._fingerprint is None:
             digest = hashlib.sha256(f"{self.id} {json.dumps(self.args, sort_keys=True)}".encode())
             for name, tensor in sorted(self.state_dict().items()):
@@ -144,11 +142,11 @@ class RewardModel(nn.Module, ABC):
         return self._fingerprint
 
     def mark_changed(self) -> None:
-        """Compute `version` again, after the weights have changed."""
+        """Recompute `version` after the weights have changed."""
         self._fingerprint = None
 
     def take_up(self, other: "RewardModel") -> None:
-        """Take the weights and normalisation of a model of the same kind."""
+        """Copy the weights and normalisation of a model of the same kind."""
         self._set_state(other.state_dict())
         self.normalization = other.normalization
 
@@ -159,12 +157,12 @@ class RewardModel(nn.Module, ABC):
         self.mark_changed()
 
     def save(self, folder: Path, about: Mapping[str, Any] | None = None) -> None:
-        """Write ``reward_model.safetensors``, and last ``reward_model.json``, which marks the model as complete.
+        """Write ``reward_model.safetensors`` and, last, ``reward_model.json``, which marks the model as complete.
 
-        ``about`` are further entries of the JSON, such as how the model was trained.
+        ``about`` contains additional entries of the JSON, such as how the model was trained.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / DESCRIPTION).unlink(missing_ok=True)  # its normalisation belongs to the earlier weights
+        (folder / DESCRIPTION).unlink(missing_ok=True)  # its normalisation belongs to the previous weights
         self._save_weights(folder)
         description = {
             "model": self.id,
@@ -182,7 +180,7 @@ class RewardModel(nn.Module, ABC):
 
     @classmethod
     def _load(cls, folder: Path, args: Mapping[str, Any]) -> Self:
-        """Make the model that `save` wrote, without its normalisation."""
+        """Create the model that `save` wrote, without its normalisation."""
         model = cls(**args)
         model._set_state(load_file(folder / WEIGHTS))
         return model
