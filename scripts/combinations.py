@@ -241,7 +241,9 @@ def _cell(reason: str | None, notes: list[str]) -> str:
     """Return a tick, or the number of the reason in ``notes``, which it is added to."""
     if reason is None:
         return "✓"
-    suits = re.fullmatch(r"(policy|algorithm|reward)\S* .*?does not suit .*?: (.*?)(; (set|take) .*)?", reason)
+    suits = re.fullmatch(
+        r"(policy|algorithm|reward)\S* .*?is incompatible with .*?: (.*?)(; (set|remove) .*)?", reason
+    )
     note = reason if suits is None else f"The {suits[1]}: {suits[2]}."
     if note not in notes:
         notes.append(note)

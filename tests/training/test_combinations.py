@@ -127,7 +127,7 @@ def test_two_updates_change_the_weights_or_a_run_is_refused(
         request.getfixturevalue("unloadable")
         with pytest.raises(GroundlingError) as refused:
             Trainer(config, tmp_path, warn=pytest.fail)
-        assert "does not suit" in str(refused.value) and "\n" not in str(refused.value)
+        assert "is incompatible with" in str(refused.value) and "\n" not in str(refused.value)
         return
     if one.world == "NetHack":
         pytest.importorskip("nle")
