@@ -241,9 +241,7 @@ def _cell(reason: str | None, notes: list[str]) -> str:
     """Return a tick, or the number of the reason in ``notes``, which it is added to."""
     if reason is None:
         return "✓"
-    suits = re.fullmatch(
-        r"(policy|algorithm|reward)\S* .*?is incompatible with .*?: (.*?)(; (set|remove) .*)?", reason
-    )
+    suits = re.fullmatch(r"(policy|algorithm|reward)\S* .*?is incompatible .*?: (.*?)(; (set|remove) .*)?", reason)
     note = reason if suits is None else f"The {suits[1]}: {suits[2]}."
     if note not in notes:
         notes.append(note)

@@ -128,9 +128,9 @@ _PERPLEXITY = ["policy.id=drrn", "reward.causal_perplexity.coefficient=-1"]
 @pytest.mark.parametrize(
     ("world", "words", "message"),
     [
-        ("babyai", ["policy.id=token"], "policy 'token' is incompatible with BabyAI-MixedTrainLocal-v0: it needs prompt"),
+        ("babyai", ["policy.id=token"], "'token' is incompatible with BabyAI-MixedTrainLocal-v0: it needs prompt"),
         ("nethack", ["policy.id=drrn"], "provides glyphs; set policy.id to one of nethack"),
-        ("babyai", ["~algorithm.args", "algorithm.id=drrn"], "algorithm 'drrn' is incompatible with policy 'action_scoring'"),
+        ("babyai", ["~algorithm.args", "algorithm.id=drrn"], "'drrn' is incompatible with policy 'action_scoring'"),
         ("own", ["policy.id=action_head"], "set policy.args.num_actions to the most"),
         ("own", ["world.env=test/Free-v0"], "env test/Free-v0 takes any text as its action and lists none"),
         ("babyai", _SYMBOLIC, "world.num_steps=8 is no multiple of policy.args.recurrence=5"),
