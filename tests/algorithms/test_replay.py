@@ -71,7 +71,7 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
     private = tmp_path / "private.txt"
     private.write_text("mine")
     (tmp_path / "replay.jsonl").symlink_to(private)
-    with pytest.raises(RunError, match="is a link"):
+    with pytest.raises(RunError, match="is a symbolic link"):
         _memory(tmp_path / "replay.jsonl", 1).save()
     assert private.read_text() == "mine"
 

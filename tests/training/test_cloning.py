@@ -196,7 +196,7 @@ def test_a_loss_that_is_not_finite_spoils_nothing(dataset: Path, tmp_path: Path)
     with torch.no_grad():
         next(policy.parameters()).fill_(torch.nan)
     before = {name: p.clone() for name, p in policy.named_parameters()}
-    with pytest.raises(RunError, match="before the weights were spoilt"):
+    with pytest.raises(RunError, match="before the weights were corrupted"):
         algorithm.update(policy, rollout, generator=torch.Generator())
     assert all(p.equal(before[name]) or p.isnan().all() for name, p in policy.named_parameters())
     with pytest.raises(ConfigError, match="weight_decay"):

@@ -155,7 +155,10 @@ def test_mismatches_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[s
         (["algorithm.id=gigpo", _LEARNER, "world.group_size=1"], "world.group_size must be at least 2"),
         (["algorithm.id=ppo", _LEARNER], "leave world.group_size out"),
         (["algorithm.id=grpo", _LEARNER, "world.args.draw_task=construction"], "set draw_task=reset, or task"),
-        (["algorithm.id=grpo", "algorithm.args={mean_of_sequences: false}"], "mean_of_sequences=false is for texts"),
+        (
+            ["algorithm.id=grpo", "algorithm.args={mean_of_sequences: false}"],
+            "mean_of_sequences=false applies only to texts",
+        ),
     ):
         assert main([*_WORDS, *more, f"run_dir={tmp_path / 'run'}"]) == 1
         assert wanted in capsys.readouterr().err
