@@ -107,7 +107,7 @@ def test_another_file_is_an_error(tmp_path: Path) -> None:
         _read(path, {"bytes": 1, "crc32": 0})
     state = _memory(path, 3).save()
     path.write_bytes(path.read_bytes().replace(b"wait", b"rest"))
-    with pytest.raises(RunError, match="restore that file"):
+    with pytest.raises(RunError, match="restore the original file"):
         _read(path, state)
 
 

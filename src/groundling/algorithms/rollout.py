@@ -255,7 +255,7 @@ class Batch:
             yield from shuffled.split(size)
 
     def largest_advantages(self, share: float) -> Tensor:
-        """Return a mask ``(num_elements,)`` of the ``share`` of elements with the largest |advantage|, at least one."""
+        """Select the ``share`` of elements with the largest mean |advantage|, at least one: bool ``(num_elements,)``."""
         sizes = self.advantages.abs().view(len(self), -1)
         if self.weights is not None:
             weights = self.weights.view(sizes.shape)
