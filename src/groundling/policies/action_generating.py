@@ -66,12 +66,12 @@ class ActionGeneratingPolicy(ActionWritingPolicy):
         value_hidden_sizes: Widths of the value head's hidden layers. The head gives a value before each token.
         temperature: Divides the token logits.
         guided: Allow only admissible actions.
-        max_action_tokens: Maximum number of tokens in a free action. If None, 16, or more if an admissible action with
-            its end token is longer.
-        invalid_action: Action taken when an answer names none. If None or not admissible, the first admissible one.
+        max_action_tokens: Maximum number of tokens in a free action. If None, 16 is used, or the length of the longest
+            admissible action plus its end token if that is more.
+        invalid_action: Replaces invalid answers. If None or not admissible, the first admissible action is taken.
         thought_begins: String inserted before a thought.
         thought_ends: String that ends a thought. If None, there are no thoughts.
-        max_thought_tokens: Maximum number of tokens in a thought. If None, 48.
+        max_thought_tokens: Maximum number of tokens in a thought. If None, 48 is used.
     """
 
     writes_turns: ClassVar[bool] = True
@@ -140,7 +140,7 @@ class ActionGeneratingPolicy(ActionWritingPolicy):
         )
 
     def _write(self, answers: Sequence[Answer], prompts: Sequence[list[int]], uniforms: Tensor | None) -> None:
-        """Write all answers to the end, one token of each at a time; without uniforms, the most likely one."""
+        """Write all answers in parallel, one token at a time; without ``uniforms``, take the most likely tokens."""
         writing = list(range(len(answers)))
         while writing:
             with self.lm.autocast():

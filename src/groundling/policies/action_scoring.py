@@ -29,13 +29,13 @@ class ActionTextPolicy(LanguageModelPolicy):
     Args:
         lm: The language model; its weights are the policy's.
         reference: A frozen language model for a KL penalty. Pass ``lm`` itself to use its weights without the LoRA
-            adapters, which takes no extra memory. Costs one more pass for each action. If None, there is no penalty.
+            adapters, which takes no extra memory. It costs one more pass per action. If None, there is no penalty.
         prompt, language, replacements, system: See `PromptPolicy`.
         value_hidden_sizes: Widths of the value head's hidden layers (1024 and 1024 in GLAM).
-        temperature: Values above 1 make the actions' probabilities more alike, values below 1 less.
-        calibration: Number of observations of random play, such as 256, over which each action's mean log-probability
-            is computed, to be subtracted (see `calibrate`), since a pretrained model prefers the same action in every
-            state. 0 disables calibration.
+        temperature: Values above 1 flatten the distribution over actions; values below 1 sharpen it.
+        calibration: Number of observations from random play, such as 256, for estimating each action's mean
+            log-probability. It is subtracted (see `calibrate`) because a pretrained model prefers the same action in
+            every state. 0 disables calibration.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class ActionTextPolicy(LanguageModelPolicy):
         return log_probs.gather(-1, actions[:, None].to(log_probs.device))[:, 0]
 
     def exploration_advice(self) -> str | None:
-        return f"raise policy.args.temperature={self.temperature:g}, which makes the actions' probabilities more alike"
+        return f"raise policy.args.temperature={self.temperature:g}, which flattens the distribution over actions"
 
     @torch.no_grad()
     def calibrate(self, observations: Sequence[TextObservation]) -> None:

@@ -29,7 +29,7 @@ class ChatServerPolicy(Policy):
         prompt, language, replacements, system: See `PromptPolicy`. A plain-text prompt is sent as one message.
         temperature: Sampling temperature; 0 is used for deterministic actions.
         max_tokens: Maximum number of tokens in a reply.
-        invalid_action: The action taken when a reply names none. If None or not admissible, the first admissible one.
+        invalid_action: Replaces invalid replies. If None or not admissible, the first admissible action is taken.
         thought_ends: String that ends a thought, if the prompt asks for one. If None, the whole reply is the action.
         concurrency: Maximum number of concurrent requests.
         api_key_env: See `groundling.io.chat_server.ChatServer`.

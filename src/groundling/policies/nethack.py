@@ -18,16 +18,16 @@ from groundling.policies.policy import policies
 from groundling.policies.recurrent import RecurrentPolicy
 from groundling.runtime.devices import FastGRU, FastLinear
 
-_BUCKET = 32  # The number of distinct windows is padded to a multiple, as CPU kernels are compiled per batch size
+_BUCKET = 32  # The number of distinct windows is padded to a multiple: CPU kernels are compiled per batch size
 # Windows computed at once in training. With 800, every pass allocates new memory for pixels and activations, which is
 # 20% slower on a CPU.
 _CHUNK = 128
-_CACHE_SIZE = 10_000  # Windows whose features are cached while the weights do not change: 2.3 KB each
+_CACHE_SIZE = 10_000  # Maximum number of windows with cached features, 2.3 KB each
 
 
 @dataclass(frozen=True, slots=True)
 class NetHackObservations(Sequence["NetHackObservations"]):
-    """The agent's view at ``n`` steps. An integer selects one, without the first axis; a slice or array several."""
+    """The agent's view at ``n`` steps. An integer index drops the first axis; a slice or an array keeps it."""
 
     chars: np.ndarray  # uint8 (n, WINDOW, WINDOW)
     colours: np.ndarray  # uint8 (n, WINDOW, WINDOW), below 16
@@ -106,7 +106,7 @@ class NetHackPolicy(RecurrentPolicy):
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
-        """Within this context the features of each window are computed once, without gradients."""
+        """Within this context, compute the features of each window only once, without gradients."""
         # With an agent that moves at random, three out of five windows equal those of the previous step.
         self._cache = {}
         try:

@@ -36,7 +36,7 @@ def read_into(weights: dict[str, Tensor], file: Path) -> None:
 
 
 def read_vector(file: Path, name: str) -> Tensor:
-    """Return a finite float32 vector of any length from a safetensors file; raise `ConfigError` if there is none."""
+    """Return a finite float32 vector of any length from a safetensors file; raise `ConfigError` if invalid."""
     vector = _load(file).get(name)
     if vector is None or vector.ndim != 1 or vector.dtype != torch.float32 or not vector.isfinite().all():
         raise ConfigError(f"{file} is damaged: {name} is not a finite float32 vector; restore the original file")

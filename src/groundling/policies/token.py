@@ -31,7 +31,7 @@ class TokenPolicy(Policy):
     Log-probabilities are those of the distribution *sampled from*: after temperature, top-k, top-p, the ban on early
     end tokens, and NLPO's mask. PPO's ratio is correct only if its denominator is the token's sampling probability.
     The tokens that passed the filters and the mask are stored with each token, and the current policy is restricted to
-    them. With a set of its own, it might exclude the old token, whose ratio would be undefined.
+    them. Restricted to a set of its own, it could exclude the old token, whose ratio would be undefined.
 
     Args:
         lm: The language model; its weights are the policy's.
@@ -53,7 +53,7 @@ class TokenPolicy(Policy):
         mask_type: NLPO's mask: "learned_top_p" or "learned_top_k" of an older copy of the policy, or "topk" of the
             policy itself. If None, there is no mask.
         top_mask: p or k of the mask. If None, p is 0.9.
-        min_tokens_to_keep: Minimum number of tokens that a top-p mask allows. If None, 100.
+        min_tokens_to_keep: Minimum number of tokens that a top-p mask allows. If None, 100 is used.
     """
 
     needs = frozenset({"prompt"})
