@@ -114,7 +114,7 @@ def test_a_calibrated_policy_prefers_no_action_everywhere(kind: type[ActionTextP
         save_file(damaged, tmp_path / "calibration.safetensors")
         with pytest.raises(ConfigError, match=r"calibration\.safetensors"):
             again.load_weights(tmp_path)
-    with pytest.raises(ConfigError, match="this env's change: leave it out"):
+    with pytest.raises(ConfigError, match="needs an env whose actions never change"):
         policy.calibrate([*_SEEN, replace(_SEEN[0], actions=_ACTIONS[:2])])
 
 

@@ -89,7 +89,7 @@ def group_sums(x: Tensor, group: Tensor) -> Tensor:
 
 def relative_to_group(x: Tensor, group: Tensor, normalize_std: bool = True) -> Tensor:
     """(x - mean x) / (std x + 1e-4) in each group, with the unbiased standard deviation; 0 if all are equal.
-    ``x`` is ``(n,)``; ``group``, int64 ``(n,)``, is each element's group. ``normalize_std`` enables the division.
+    ``x`` is ``(n,)``; ``group``, int64 ``(n,)``, is each element's group. ``normalize_std=False`` skips the division.
     """
     counts = group_sums(torch.ones_like(x), group)[group]
     centred = x - group_sums(x, group)[group] / counts
@@ -141,7 +141,7 @@ def explained_variance(values: Tensor, returns: Tensor, weights: Tensor | None =
     if weights is not None:
         values, returns = values[weights > 0], returns[weights > 0]
     variance = returns.var(correction=0)
-    # Returns that are constant up to rounding, including that of V in R = Â + V (a few times 6e-8 V).
+    # Returns are constant up to rounding, including that of V in R = Â + V (a few times 6e-8 V).
     if variance <= 1e-12 * returns.square().mean() + 5e-14 * values.square().mean():
         return 0.0
     return (1 - (returns - values).var(correction=0) / variance).item()

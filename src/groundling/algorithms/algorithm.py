@@ -41,7 +41,7 @@ class Algorithm(ABC):
     def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
         """Check, before anything is loaded, that the algorithm can train a policy in a world.
         ``policy`` is its class, or a factory function, about whose result nothing is known yet; ``args`` are its
-        arguments, except for loaded objects. Returns None if it can, or else why not and what to set.
+        arguments, except for loaded objects. Returns None if it can, otherwise the reason and what to set.
         """
         if not getattr(policy, "trainable", True):
             return "that policy has no weights to train"

@@ -118,7 +118,7 @@ class APPO(ClippedOnPolicy):
         return minibatches
 
     def _normalize(self, advantages: Tensor, weights: Tensor | None) -> Tensor:
-        """Shift to mean 0 over all processes' minibatch, and divide by its deviation, at least `_MIN_DEVIATION`."""
+        """Standardise over the minibatch of all processes; the divisor is at least `_MIN_DEVIATION`."""
         counted = torch.ones_like(advantages) if weights is None else weights
         counted, exact = counted.double(), advantages.double()
         sums = torch.stack([counted.sum(), (counted * exact).sum(), (counted * exact**2).sum()]).tolist()

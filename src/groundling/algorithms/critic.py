@@ -14,7 +14,7 @@ from groundling.policies.text_states import Written
 
 @contextmanager
 def detached(head: nn.Module) -> Iterator[None]:
-    """Detach the head's input, so that its loss trains the head alone."""
+    """Detach the head's input, so that the loss on its output trains only the head."""
     handle = head.register_forward_pre_hook(lambda head, given: (given[0].detach(),))
     try:
         yield

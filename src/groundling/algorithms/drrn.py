@@ -37,18 +37,18 @@ class Transition:
 
 
 class ReplayMemory:
-    """The last ``size`` transitions, and a file with a JSON array for each one ever added; repeated texts are numbers.
+    """The last ``size`` transitions, and a file of all transitions as JSON arrays, with repeated texts stored by number.
     A checkpoint holds only the file's length and checksum; the next `save` truncates what a killed run wrote later.
     """
 
     def __init__(self, size: int) -> None:
         self.size = size
         self._kept: list[Transition] = []
-        self._oldest = 0  # place of the next transition once the memory is full
+        self._oldest = 0  # position of the next transition once the memory is full
         self._path: Path | None = None
         self._writes = False
         self._unsaved: list[Transition] = []
-        self._numbers: dict[_Text, int] = {}  # of the texts in the file
+        self._numbers: dict[_Text, int] = {}  # number of each text in the file
         self._bytes = self._checksum = 0
 
     def __len__(self) -> int:

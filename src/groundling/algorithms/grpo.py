@@ -98,7 +98,7 @@ class GiGPO(GRPO):
     """
 
     gamma: Annotated[float, Ge(0), Le(1)] = 0.95
-    """Discount factor of Â^S; 0.95 in the paper. Below 1, steps differ even if only the end is rewarded."""
+    """Discount factor of Â^S; 0.95 in the paper. Below 1, steps' returns differ even if only the end is rewarded."""
     step_weight: Annotated[float, Gt(0)] = 1.0  # ω: weight of the step advantages; 1 in the paper
 
     def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:

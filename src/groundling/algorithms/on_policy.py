@@ -162,7 +162,7 @@ class ClippedOnPolicy(OnPolicy):
     target_kl: Annotated[float | None, Gt(0)] = None
     """Stop learning from a rollout once a minibatch's KL from the old policy exceeds this; null never stops."""
     advantage_share: Annotated[float, Gt(0), Le(1)] = 1.0
-    """Learn only from this fraction of a rollout's steps, with the largest |advantage|; 0.5 about halves the time."""
+    """Learn only from the fraction of a rollout's steps with the largest |advantage|; 0.5 about halves the time."""
 
     def setup(self, policy: Policy) -> None:
         betas = (self.adam_beta1, self.adam_beta2)

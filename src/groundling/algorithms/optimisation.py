@@ -90,7 +90,7 @@ def learn(
     parameters: list[Tensor] | None = None,
 ) -> dict[str, float]:
     """Take one optimizer step on each minibatch, until one's ``approx_kl`` exceeds ``target_kl``; return mean metrics.
-    No step is taken on that minibatch, but its metrics are included. Pass ``parameters`` if only they have gradients.
+    No step is taken on that minibatch, but its metrics are included. Pass ``parameters`` if only some have gradients.
     A NaN or infinite gradient raises `RunError` before it can corrupt the weights; other terms are checked after the
     last minibatch.
     """
@@ -168,7 +168,7 @@ def _accumulate_share(
     processes, sharded = learner.processes, any(map(in_parts, parameters))
     parts = [(micro, batch.share(micro, indices)) for micro in micro_batches(indices, size, batch.work, processes)]
     if sharded:
-        # Sharded layers need as many passes in each process: one without work repeats an element at weight 0.
+        # Sharded layers need the same number of passes in all processes: spare ones repeat an element at weight 0.
         everyone = [Processes(rank, processes.size) for rank in range(processes.size)]
         most = max(len(list(micro_batches(indices, size, batch.work, process))) for process in everyone)
         parts += [(indices[:1], 0.0)] * (most - len(parts))

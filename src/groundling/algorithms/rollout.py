@@ -50,7 +50,7 @@ class Rollout:
     kl: Tensor | None = None
     """log π(a) - log π_ref(a) of each action, both before any filter, for a KL penalty."""
     truncation_values: Tensor | None = None
-    """γ V of the last observation where a time limit truncated an episode, else 0. If None, truncated means ended."""
+    """γ V of the last observation where a time limit truncated an episode, else 0. None treats it as termination."""
     raw_log_probs: Tensor | None = None
     """``log_probs`` before any filter or mask; None if there was neither."""
     states: Tensor | None = None
@@ -125,7 +125,9 @@ class Rollout:
             counted = indices[self.mask]
             return _take(self.observations, counted), counted
         if len(indices) % length:
-            raise ConfigError(f"world.num_steps={len(indices)} is not a multiple of the policy's recurrence, {length}")
+            raise ConfigError(
+                f"world.num_steps={len(indices)} must be a multiple of the policy's recurrence, {length}"
+            )
         segments = indices.unfold(0, length, length).flatten(0, 1)  # (num_elements, length)
         every, starts = len(indices) // len(self.memories), self.starts.flatten()
         memories = self.memories[:: length // every].flatten(0, 1)  # (num_elements, memory_size)

@@ -36,7 +36,7 @@ def read_into(weights: dict[str, Tensor], file: Path) -> None:
 
 
 def read_vector(file: Path, name: str) -> Tensor:
-    """Return a finite float32 vector of any length from a safetensors file; raise `ConfigError` if invalid."""
+    """Return a finite float32 vector of any length from a safetensors file; raise `ConfigError` if it is invalid."""
     vector = _load(file).get(name)
     if vector is None or vector.ndim != 1 or vector.dtype != torch.float32 or not vector.isfinite().all():
         raise ConfigError(f"{file} is damaged: {name} is not a finite float32 vector; restore the original file")
@@ -56,7 +56,7 @@ class Turn:
 
     observation: TextObservation
     tokens: tuple[int, ...]
-    among: tuple[Among, ...]  # the tokens that each one was chosen from; a single one was forced
+    among: tuple[Among, ...]  # the candidates for each token; a single candidate means that it was forced
     text: str = ""
 
     @property
@@ -203,7 +203,7 @@ class Work(NamedTuple):
     """The cost of evaluating an observation, used to form minibatches."""
 
     tokens: int  # number of tokens to read
-    key: Hashable  # equal for observations that are cheaper in one batch: equal prompts, or texts with one prompt
+    key: Hashable  # equal for observations that are cheaper in one batch: equal prompts, or texts with the same prompt
     text: Hashable | None = None  # equal for the steps of one conversation, which minibatches keep together
 
 
@@ -238,7 +238,7 @@ class Policy(nn.Module, ABC):
         return None
 
     def exploration_advice(self) -> str | None:
-        """Return which setting to change if the policy takes only few of its actions, or None."""
+        """Return which setting to change if the policy takes only a few of its actions, or None."""
         return None
 
     @abstractmethod
@@ -309,7 +309,7 @@ class Policy(nn.Module, ABC):
             save_file(weights, folder / name)
 
     def load_weights(self, folder: Path) -> None:
-        """Load the weights that `save_pretrained` wrote, except a language model's; `ConfigError` on a mismatch."""
+        """Load the weights written by `save_pretrained`, except a language model's; `ConfigError` on a mismatch."""
         for name, weights in self.weight_files().items():
             read_into(weights, folder / name)
 

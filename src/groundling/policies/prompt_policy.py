@@ -77,7 +77,7 @@ class PromptPolicy(Policy):
     def forward(self, observations: Sequence[TextObservation]) -> tuple[Tensor, Tensor]:
         """Return log-probabilities ``(batch, num_actions)`` and values ``(batch,)``, float32, with gradients.
 
-        Rows with fewer actions than the longest are padded with -inf.
+        Rows shorter than the longest are padded with -inf.
         """
 
     def act(
@@ -141,7 +141,7 @@ class LanguageModelPolicy(PromptPolicy):
     """A policy that reads prompts with a language model, whose states are also the input of the value head.
 
     Args:
-        lm: The language model; its weights are the policy's. It reads conversations in its chat template.
+        lm: The language model; its weights are the policy's. Conversations are formatted with its chat template.
         prompt, language, replacements, system: See `PromptPolicy`.
 
     Attributes:

@@ -22,7 +22,7 @@ from groundling.tokenization.chat import first_turn
 class TokenPrompt:
     """A prompt to generate a text for."""
 
-    ids: tuple[int, ...]  # token ids, special ones included, without padding
+    ids: tuple[int, ...]  # token ids, including special ones, without padding
 
     @classmethod
     def unpad(cls, ids: Tensor, mask: Tensor) -> list["TokenPrompt"]:
@@ -109,7 +109,7 @@ class Sequences(NamedTuple):
 
     prompts: Sequence[Sequence[int]]  # read by the encoder, or first by a causal model
     written: Sequence[Sequence[int]]  # read after the prompt, or by the decoder, with its start token
-    counts: Sequence[int]  # number of last positions; in a causal model they start at the prompt's last token
+    counts: Sequence[int]  # number of last positions; for a causal model, they start at the prompt's last token
 
 
 def read_states(lm: LanguageModel, sequences: Sequences) -> Tensor:
@@ -125,7 +125,7 @@ def read_states(lm: LanguageModel, sequences: Sequences) -> Tensor:
     if rest:
         part = Sequences(*([column[index] for index in rest] for column in sequences))  # type: ignore[arg-type]
         states.update(zip(rest, _read(lm, part).split(list(part.counts)), strict=True))
-    # The output of a model spread over several devices is on its last one.
+    # If a model is spread over several devices, its output is on the last one.
     return torch.cat([states[index] for index in range(len(sequences.counts))]).to(lm.device)
 
 

@@ -45,7 +45,7 @@ class TokenPolicy(Policy):
             peft's defaults are used if all of the policy's weights are trained.
         value_hidden_sizes: Widths of the value head's hidden layers; RL4LMs has no hidden layers.
         value_bias: Give the linear value head a bias, unlike RL4LMs.
-        critic: If False, there is no value function and all values are 0, for algorithms that need no values.
+        critic: If False, there is no value function and all values are 0; for algorithms that need no values.
         generation: Sampling settings for rollouts: the fields of `Sampling`.
         filtered_log_probs: If False, log-probabilities are those of the unfiltered distribution, as in RL4LMs without
             a mask. It must be True with a mask, since NLPO's ratio and entropy are those of the masked distribution.
@@ -100,9 +100,7 @@ class TokenPolicy(Policy):
         if mask_type is not None:
             share = mask_type == "learned_top_p"
             if top_mask is None and not share:
-                raise ConfigError(
-                    f"mask_type={mask_type} needs policy.args.top_mask, the number of tokens that the mask allows"
-                )
+                raise ConfigError(f"mask_type={mask_type} needs policy.args.top_mask, the number of allowed tokens")
             top_mask = _TOP_P if top_mask is None else top_mask
             if (top_mask > 1) if share else (top_mask != int(top_mask)):
                 wanted = "a probability, in (0, 1]" if share else "a number of tokens, at least 1"
