@@ -37,7 +37,7 @@ class Transition:
 
 
 class ReplayMemory:
-    """The last ``size`` transitions, and a file of all transitions as JSON arrays, with repeated texts stored by number.
+    """The last ``size`` transitions, and a file of all of them as JSON arrays, with repeated texts stored by number.
     A checkpoint holds only the file's length and checksum; the next `save` truncates what a killed run wrote later.
     """
 

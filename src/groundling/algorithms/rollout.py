@@ -125,9 +125,7 @@ class Rollout:
             counted = indices[self.mask]
             return _take(self.observations, counted), counted
         if len(indices) % length:
-            raise ConfigError(
-                f"world.num_steps={len(indices)} must be a multiple of the policy's recurrence, {length}"
-            )
+            raise ConfigError(f"world.num_steps={len(indices)} must be a multiple of the policy's recurrence {length}")
         segments = indices.unfold(0, length, length).flatten(0, 1)  # (num_elements, length)
         every, starts = len(indices) // len(self.memories), self.starts.flatten()
         memories = self.memories[:: length // every].flatten(0, 1)  # (num_elements, memory_size)
@@ -257,7 +255,7 @@ class Batch:
             yield from shuffled.split(size)
 
     def largest_advantages(self, share: float) -> Tensor:
-        """Select the ``share`` of elements with the largest mean |advantage|, at least one: bool ``(num_elements,)``."""
+        """Select the ``share`` of elements with the largest mean |advantage|, at least one: ``(num_elements,)``."""
         sizes = self.advantages.abs().view(len(self), -1)
         if self.weights is not None:
             weights = self.weights.view(sizes.shape)
