@@ -36,7 +36,7 @@ def test_policies_made_by_functions_are_accepted() -> None:
     config = compose("demo", ["model.path=starter", "~policy.args"])
     spec = build.world_of(config).spec
     assert spec.observation == {"words", "symbols"} and spec.num_actions == 6
-    with pytest.raises(ConfigError, match=r"'symbolic' does not suit test/Doors-v0: it looks at symbols, and"):
+    with pytest.raises(ConfigError, match=r"'symbolic' is incompatible with test/Doors-v0: it needs symbols, but"):
         policy_of(compose(_WORLDS["own"][0], [*_WORLDS["own"][1:], "policy.id=symbolic", "world.history=3"]))
 
 
@@ -83,7 +83,7 @@ def test_refusals_name_alternatives(world: str, policy: str, algorithm: str, nam
     with pytest.raises(ConfigError) as refused:
         _make(world, ComponentConfig(id=policy), ComponentConfig(id=algorithm))
     message = str(refused.value)
-    assert message.startswith(f"algorithm {algorithm!r} does not suit policy {policy!r} in ")
+    assert message.startswith(f"algorithm {algorithm!r} is incompatible with policy {policy!r} in ")
     for key in ("policy.id", "algorithm.id"):
         ids = message.partition(f"{key} to one of ")[2].partition(" or ")[0].split(", ")
         registry = policies if key == "policy.id" else algorithms
@@ -109,7 +109,7 @@ _CHOICE = ComponentConfig(id="bc", args={"objective": "choice"})
         ("babyai", ComponentConfig(id="symbolic"), _PENALISED, {}, "kl_coefficient=0.1 needs a reference"),
         ("dataset", ComponentConfig(id="drrn"), ComponentConfig(id="bc"), {}, "algorithm.args.objective=choice"),
         ("dataset", ComponentConfig(id="drrn"), _CHOICE, {}, None),
-        ("dataset", ComponentConfig(id="symbolic"), _CHOICE, {}, "it looks at symbols, and dataset nowhere"),
+        ("dataset", ComponentConfig(id="symbolic"), _CHOICE, {}, "it needs symbols, but dataset nowhere"),
     ],
 )
 @pytest.mark.usefixtures("no_model")
@@ -128,9 +128,9 @@ _PERPLEXITY = ["policy.id=drrn", "reward.causal_perplexity.coefficient=-1"]
 @pytest.mark.parametrize(
     ("world", "words", "message"),
     [
-        ("babyai", ["policy.id=token"], "policy 'token' does not suit BabyAI-MixedTrainLocal-v0: it looks at prompt"),
-        ("nethack", ["policy.id=drrn"], "shows glyphs; set policy.id to one of nethack"),
-        ("babyai", ["~algorithm.args", "algorithm.id=drrn"], "algorithm 'drrn' does not suit policy 'action_scoring'"),
+        ("babyai", ["policy.id=token"], "'token' is incompatible with BabyAI-MixedTrainLocal-v0: it needs prompt"),
+        ("nethack", ["policy.id=drrn"], "provides glyphs; set policy.id to one of nethack"),
+        ("babyai", ["~algorithm.args", "algorithm.id=drrn"], "'drrn' is incompatible with policy 'action_scoring'"),
         ("own", ["policy.id=action_head"], "set policy.args.num_actions to the most"),
         ("own", ["world.env=test/Free-v0"], "env test/Free-v0 takes any text as its action and lists none"),
         ("babyai", _SYMBOLIC, "world.num_steps=8 is no multiple of policy.args.recurrence=5"),

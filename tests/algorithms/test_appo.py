@@ -153,7 +153,7 @@ def test_a_minibatch_that_does_not_fit_is_not_divided() -> None:
         return {**terms, "loss": Full.apply(terms["loss"])}
 
     appo.loss = full
-    with pytest.raises(RunError, match=r"CUDA out of memory: set algorithm\.args\.minibatch_size lower"):
+    with pytest.raises(RunError, match=r"CUDA out of memory: lower algorithm\.args\.minibatch_size"):
         appo.update(policy, rollout, generator=generator())
     assert len(calls) == 1
 

@@ -111,5 +111,5 @@ def test_policies_that_do_not_read_actions_are_refused(policy: str) -> None:
     world = TextWorld.offers
     options = {"contrast_coefficient": 1.0, "contrast_prompts": ["glam", "brief"]}
     check_trains("ppo", options, "action_writing", {}, world)
-    with pytest.raises(ConfigError, match=r"contrast_coefficient=1\.0 is for models that read"):
+    with pytest.raises(ConfigError, match=r"contrast_coefficient=1\.0 needs a policy that reads"):
         check_trains("ppo", options, policy, {}, world)

@@ -170,7 +170,7 @@ def test_a_turn_without_tokens_is_refused():
     flat = torch.zeros(2, 1)
     with pytest.raises(ValueError, match="a turn has no token"):
         token_advantages(flat, torch.zeros(2, 1, 1), mask, flat.bool(), torch.zeros(1), 1.0, 1.0)
-    with pytest.raises(ValueError, match="one shape"):
+    with pytest.raises(ValueError, match="same shape"):
         token_advantages(flat, torch.zeros(2, 1, 2), mask, flat.bool(), torch.zeros(1), 1.0, 1.0)
 
 

@@ -146,5 +146,5 @@ def test_texts_of_any_length_are_fitted_token_by_token(lm: LanguageModel) -> Non
 def test_policies_without_a_value_head_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = TextWorld.offers
     for options in ({"value_epochs": 1}, {"detach_values": True}):
-        with pytest.raises(ConfigError, match=f"{next(iter(options))} is for policies with a value head"):
+        with pytest.raises(ConfigError, match=f"{next(iter(options))} needs a policy with a value head"):
             check_trains("ppo", options, "symbolic", {}, spec)

@@ -142,5 +142,5 @@ def test_masked_elements_have_no_influence() -> None:
 
 def test_a_column_of_values_is_refused_instead_of_broadcast() -> None:
     row, column = torch.zeros(4), torch.zeros(4, 1)  # the original GLAM regressed each value on all returns
-    with pytest.raises(ValueError, match="one shape"):
+    with pytest.raises(ValueError, match="same shape"):
         ppo_loss(row, row, row, column, row, row, row)

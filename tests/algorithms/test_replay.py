@@ -71,7 +71,7 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
     private = tmp_path / "private.txt"
     private.write_text("mine")
     (tmp_path / "replay.jsonl").symlink_to(private)
-    with pytest.raises(RunError, match="is a link"):
+    with pytest.raises(RunError, match="is a symbolic link"):
         _memory(tmp_path / "replay.jsonl", 1).save()
     assert private.read_text() == "mine"
 
@@ -107,7 +107,7 @@ def test_another_file_is_an_error(tmp_path: Path) -> None:
         _read(path, {"bytes": 1, "crc32": 0})
     state = _memory(path, 3).save()
     path.write_bytes(path.read_bytes().replace(b"wait", b"rest"))
-    with pytest.raises(RunError, match="restore that file"):
+    with pytest.raises(RunError, match="restore the original file"):
         _read(path, state)
 
 

@@ -190,7 +190,7 @@ _ONLINE = "reward.reward_model.args.online"
             (
                 "demo-easy",
                 ["policy.id=nethack", "~policy.args", "~algorithm.args"],
-                "it looks at glyphs, and BabyAI-MixedTrainLocal-v0 shows symbols, words",
+                "it needs glyphs, but BabyAI-MixedTrainLocal-v0 provides symbols, words",
             ),
         ],
     ),

@@ -76,7 +76,7 @@ def test_an_episode_is_what_its_steps_are_alone(kind: str, room: int | None) -> 
     if room is not None:
         lengths = [work.tokens for work in policy.work(flat)]
         assert max(lengths) <= room
-        with pytest.warns(UserWarning, match="conversations of more than 260 tokens leave out their first turns"):
+        with pytest.warns(UserWarning, match="conversations longer than 260 tokens lose their first turns"):
             assert len({work.text for work in policy.work(flat)}) > 2  # each began anew at least once
     with policy.unchanged():
         acting = [policy.outputs(step) for step in steps]
@@ -230,7 +230,7 @@ def test_a_long_view_loses_its_beginning() -> None:
     view = tuple(f"You see a ball {number} steps forward" for number in range(40))
     for past in (0, 3):
         observation = TextObservation("go", (view,) * (past + 1), ("drop",) * past, _ACTIONS, {})
-        with pytest.warns(UserWarning, match=r"turns of more than 60 tokens lose .* goal .*model\.max_prompt_tokens"):
+        with pytest.warns(UserWarning, match=r"turns longer than 60 tokens lose .* goal .*model\.max_prompt_tokens"):
             assert policy.work([observation])[0].tokens == 60
         assert "ball 39 steps" in policy.prompts([observation])[0]
         assert policy.outputs([observation]).log_probs.isfinite().all()

@@ -169,7 +169,7 @@ def test_out_of_memory_halves_the_texts_written_at_once_and_changes_nothing_else
     monkeypatch.setattr(token_policy, "_log_probs_of", logits_of)
     monkeypatch.setattr(token_policy, "_ROWS", 5)
     policy = made()
-    with pytest.warns(UserWarning, match="CUDA out of memory: continuing with 3 texts at once"):
+    with pytest.warns(UserWarning, match="CUDA out of memory: continuing with 3 texts at a time"):
         pieces = policy.write(asked, numbers)
     assert policy._texts_at_once == 3 and max(rows) == 5
     for name in ("actions", "mask", "dones"):

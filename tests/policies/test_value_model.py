@@ -167,7 +167,7 @@ def test_saved_and_loaded_again(make_policy, family, adapter, lora, tmp_path):
     for name in ("actions", "log_probs", "values", "kl"):
         assert torch.equal(getattr(before, name), getattr(after, name))
     other = TokenPolicy(lm, reference, value="lora", value_lora={"r": 3, "target_modules": ["v_proj"]})
-    with pytest.raises(GroundlingError, match=r"value\.safetensors is not of this policy"):
+    with pytest.raises(GroundlingError, match=r"value\.safetensors does not match this policy"):
         other.load_weights(saved)
 
 

@@ -32,6 +32,6 @@ def test_weights_of_another_shape(make: Callable[[int], Policy], tmp_path: Path)
     make(3).save_pretrained(tmp_path)
     other = make(6)
     before = {name: weight.clone() for name, weight in other.state_dict().items()}
-    with pytest.raises(ConfigError, match=r"is not of this policy: .* as many actions as in training"):
+    with pytest.raises(ConfigError, match=r"does not match this policy: .* the number of actions is the same"):
         other.load_weights(tmp_path)
     assert all(torch.equal(weight, before[name]) for name, weight in other.state_dict().items())

@@ -174,7 +174,7 @@ def test_invalid_cloning_is_reported(dataset: Path, tmp_path: Path, capsys: pyte
     assert "writes turns: set algorithm.args.objective=choice" in error(data, "policy.id=action_generating")
     other = "has episodes of BabyAI-GoToObj-v0, but world.env=BabyAI-GoToLocal-v0"
     assert other in error(data, "world.env=BabyAI-GoToLocal-v0")
-    assert "it looks at symbols" in error(data, "policy.id=symbolic")
+    assert "it needs symbols" in error(data, "policy.id=symbolic")
     assert "warmup" in error(data, "algorithm.args.warmup=1")
     assert "objective" in error(data, "algorithm.args.objective=both")
     broken = tmp_path / "broken" / "data" / "train-0.parquet"
@@ -196,7 +196,7 @@ def test_a_loss_that_is_not_finite_spoils_nothing(dataset: Path, tmp_path: Path)
     with torch.no_grad():
         next(policy.parameters()).fill_(torch.nan)
     before = {name: p.clone() for name, p in policy.named_parameters()}
-    with pytest.raises(RunError, match="before the weights were spoilt"):
+    with pytest.raises(RunError, match="before the weights were corrupted"):
         algorithm.update(policy, rollout, generator=torch.Generator())
     assert all(p.equal(before[name]) or p.isnan().all() for name, p in policy.named_parameters())
     with pytest.raises(ConfigError, match="weight_decay"):

@@ -252,7 +252,7 @@ def test_entropy_collapse_stops_a_run_until_its_floor_is_lowered(
 @pytest.mark.parametrize(
     ("args", "advice"),
     [
-        *thorough(({}, r"normalize=sum .* take policy\.id=action_writing")),
+        *thorough(({}, r"normalize=sum .* set policy\.id=action_writing")),
         ({"normalize": "token"}, r"raise policy\.args\.temperature=1, which"),
     ],
 )

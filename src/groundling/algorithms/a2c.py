@@ -1,4 +1,4 @@
-"""Advantage actor-critic: one step on each rollout."""
+"""Advantage actor-critic: one optimizer step on each rollout."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -29,11 +29,11 @@ class A2C(OnPolicy):
     rms_alpha: Annotated[float, Ge(0), Lt(1)] = 0.99  # RMSprop's smoothing constant
     rms_epsilon: Annotated[float, Gt(0)] = 1e-5
     gae_lambda: Annotated[float, Ge(0), Le(1)] = 1.0
-    """λ of generalised advantage estimation; 1: returns minus values."""
+    """λ of generalised advantage estimation. With 1, advantages are returns minus values."""
     value_coefficient: Annotated[float, Ge(0)] = 1.0
     """Weight of the value loss, which is half the squared error: 1.0 here is 0.5 in Stable-Baselines3."""
     credit: Credit = "turn"
-    """Advantages of a turn's tokens: "turn": the turn's; "token", "poad": separate ones (see `token_advantages`)."""
+    """Advantages of a turn's tokens: shared ("turn"), or one each ("token" or "poad", see `token_advantages`)."""
 
     def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
         return credit_refusal(self.credit, policy) or super().accepts(policy, args, world)

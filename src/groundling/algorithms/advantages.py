@@ -1,4 +1,4 @@
-"""Advantage estimation, with a value function and without."""
+"""Advantage estimation, with and without a value function."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,9 +23,9 @@ def generalized_advantage(
     Args:
         rewards, values: ``(num_steps, ...)``: the reward of the transition at step t, and V(s_t).
         dones: ``(num_steps, ...)`` bool or 0/1: the episode ended with the transition at step t.
-        last_value: ``(...)``, V of the observation after the last step; used where that is not done.
+        last_value: ``(...)``, V of the observation after the last step; used where the last step is not done.
         gamma: Discount factor.
-        lam: λ: 0 is the one-step temporal difference, 1 the Monte Carlo return.
+        lam: λ: 0 gives the one-step temporal difference, 1 the Monte Carlo return.
 
     Returns:
         Advantages, and returns (advantages + values), each ``(num_steps, ...)`` with the rewards' dtype.
@@ -44,7 +44,7 @@ def generalized_advantage(
 
 def returns_to_go(rewards: Tensor, dones: Tensor, gamma: float) -> Tensor:
     """Discounted returns G_t = r_t + γ (1 - done_t) G_{t+1}; all tensors are ``(num_steps, ...)``.
-    An episode that the rollout cuts off counts as if it had ended there.
+    An episode that the rollout cuts off is treated as if it had ended there.
     """
     returns = torch.empty_like(rewards)
     continues = 1.0 - dones.to(rewards.dtype)
@@ -78,9 +78,7 @@ class GroupedEpisodes:
             keys = (
                 "world.num_texts and world.texts_per_prompt" if rollout.sequences else "world.num_envs and group_size"
             )
-            raise ConfigError(
-                f"a group has a single episode, and nothing to compare it with: set {keys} to at least 2"
-            )
+            raise ConfigError(f"a group has only one episode, with nothing to compare it to: set {keys} to at least 2")
         return cls(number, returns.T[columns], group)
 
 
@@ -90,14 +88,14 @@ def group_sums(x: Tensor, group: Tensor) -> Tensor:
 
 
 def relative_to_group(x: Tensor, group: Tensor, normalize_std: bool = True) -> Tensor:
-    """(x - mean x) / (std x + 1e-4) over each group, with the unbiased deviation; 0 in a group of equal numbers.
-    ``x`` is ``(n,)``; ``group`` int64 ``(n,)``, the index of each element's group. ``normalize_std``: divide by std x.
+    """(x - mean x) / (std x + 1e-4) in each group, with the unbiased standard deviation; 0 if all are equal.
+    ``x`` is ``(n,)``; ``group``, int64 ``(n,)``, is each element's group. ``normalize_std=False`` skips the division.
     """
     counts = group_sums(torch.ones_like(x), group)[group]
     centred = x - group_sums(x, group)[group] / counts
     squares = group_sums(centred.square(), group)[group]
     least, most = (torch.zeros_like(x).scatter_reduce(0, group, x, to, include_self=False) for to in ("amin", "amax"))
-    # The mean of many equal numbers may be rounded, which the second condition does not notice.
+    # The mean of many equal values may be rounded, so the second condition alone would miss some groups.
     equal = (least == most)[group] | (squares <= 1e-12 * group_sums(x.square(), group)[group])
     if normalize_std:
         centred = centred / ((squares / (counts - 1).clamp(min=1)).sqrt() + 1e-4)
@@ -106,7 +104,7 @@ def relative_to_group(x: Tensor, group: Tensor, normalize_std: bool = True) -> T
 
 def leave_one_out(rollout: Rollout, returns: Tensor) -> Tensor:
     """Â_t = G_t - mean of the returns of the *other* episodes of the group (Kool et al. 2019; arXiv 2402.14740).
-    Returns to go and result are ``(num_steps, num_envs)``.
+    ``returns`` (to go) and the result are ``(num_steps, num_envs)``.
     """
     episodes = GroupedEpisodes.of(rollout, returns)
     others = group_sums(episodes.returns, episodes.group)[episodes.group] - episodes.returns
@@ -117,16 +115,16 @@ def leave_one_out(rollout: Rollout, returns: Tensor) -> Tensor:
 
 def group_relative(rollout: Rollout, returns: Tensor, normalize_std: bool = True) -> Tensor:
     """Â = (R - mean R) / std R over the group's episodes (Shao et al. 2024, arXiv 2402.03300, § 4.1).
-    R is an episode's whole return, and all its steps have one advantage, also if rewards come before its end: the
-    deviation of whole returns is not that of returns to go.
+    R is the return of the whole episode, and all its steps share one advantage, even if some rewards come before its
+    end: the standard deviation of whole returns differs from that of returns to go.
     """
     episodes = GroupedEpisodes.of(rollout, returns)
     return relative_to_group(episodes.returns, episodes.group, normalize_std)[episodes.number]
 
 
 def standardise(x: Tensor, mask: Tensor | None = None, rounding: float = 0.0) -> Tensor:
-    """Shift and scale ``x`` to mean 0 and deviation 1 where ``mask`` (bool) is True; 0 elsewhere.
-    If the deviation is at most ``rounding``, everything is 0, so that rounding errors are not scaled up.
+    """Shift and scale ``x`` to mean 0 and standard deviation 1 where ``mask`` (bool) is True; 0 elsewhere.
+    If the deviation is at most ``rounding``, the result is 0, so that rounding errors are not scaled up.
     """
     counted = x if mask is None else x[mask]
     if (counted == counted.flatten()[:1]).all():
@@ -139,11 +137,11 @@ def standardise(x: Tensor, mask: Tensor | None = None, rounding: float = 0.0) ->
 
 
 def explained_variance(values: Tensor, returns: Tensor, weights: Tensor | None = None) -> float:
-    """1 - Var[R - V] / Var[R] over weights above 0: 1 is a perfect value function, 0 no better than a constant."""
+    """1 - Var[R - V] / Var[R] where weights are positive: 1 if values are perfect, 0 if no better than a constant."""
     if weights is not None:
         values, returns = values[weights > 0], returns[weights > 0]
     variance = returns.var(correction=0)
-    # Constant up to rounding, also up to that of V in R = Â + V (a few times 6e-8 V): nothing to explain.
+    # Returns are constant up to rounding, including that of V in R = Â + V (a few times 6e-8 V).
     if variance <= 1e-12 * returns.square().mean() + 5e-14 * values.square().mean():
         return 0.0
     return (1 - (returns - values).var(correction=0) / variance).item()
@@ -165,14 +163,14 @@ def v_trace(
     Â_t = ρ_t (r_t + γ_t v_{t+1} - V(s_t))
 
     with ρ_t = min(ρ̄, π(a_t)/μ(a_t)), c_t = min(c̄, π(a_t)/μ(a_t)), and γ_t = γ, or 0 where the episode ended. If
-    π = μ and both bars are at least 1, v_t is the discounted return with V after the last step.
+    π = μ and both bars are at least 1, v_t is the discounted return, bootstrapped from V after the last step.
 
     Args:
-        log_ratios: ``(num_steps, ...)``, log π(a_t) - log μ(a_t), of the learning and the acting policy.
-        rewards, values, dones, last_values, gamma: As of `generalized_advantage`.
-        rho_bar: ρ̄, bounds the temporal differences' weights; the targets are values of a policy between μ (near 0)
-            and π (infinite).
-        c_bar: c̄, bounds how far back a temporal difference is propagated.
+        log_ratios: ``(num_steps, ...)``, log π(a_t) - log μ(a_t), where π is the learning and μ the acting policy.
+        rewards, values, dones, last_values, gamma: See `generalized_advantage`.
+        rho_bar: ρ̄, which bounds the weights of temporal differences. The targets are the values of a policy between μ
+            (ρ̄ near 0) and π (ρ̄ infinite).
+        c_bar: c̄, which bounds how far back a temporal difference is propagated.
 
     Returns:
         Targets v and advantages Â, each ``(num_steps, ...)``, without gradients.
@@ -194,15 +192,15 @@ def v_trace(
 
 
 Credit = Literal["turn", "token", "poad"]
-"""Advantages of a turn's tokens: "turn": the turn's; "token": a separate one for each, as if it were a step of the
-world; "poad": likewise, but discounted only from turn to turn (POAD, arXiv 2405.15821)."""
+"""Advantages of a turn's tokens. "turn": all share the turn's. "token": each has its own, as if it were a step of the
+world. "poad": the same, but discounted only from turn to turn (POAD, arXiv 2405.15821)."""
 
 
 def credit_refusal(credit: Credit, policy: Callable[..., Policy]) -> str | None:
-    """Return why the policy cannot be trained with ``credit``, or None."""
+    """Return why the policy cannot be trained with ``credit``, or None if it can."""
     if credit == "turn" or not isinstance(policy, type) or getattr(policy, "writes_turns", False):
         return None
-    return f"credit={credit} is for policies that write turns (leave it out, or set policy.id=action_generating)"
+    return f"credit={credit} needs a policy that writes turns (leave it out, or set policy.id=action_generating)"
 
 
 def token_advantages(
@@ -215,22 +213,22 @@ def token_advantages(
     lam: float,
     token_gamma: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
-    """Generalised advantage estimation through the tokens of turns: within a turn of K tokens, and at its end,
+    """Generalised advantage estimation over the tokens of turns: within a turn of K tokens, and at its end,
 
         δ_k = γ_w V_{k+1} - V_k,                    Â_k = δ_k + γ_w λ_w Â_{k+1}
         δ_K = r + γ (1 - done) V'_1 - V_K,          Â_K = δ_K + γ λ (1 - done) Â'_1
 
-    where ' is the next turn. γ_w = 1 is POAD's Bellman backup with action decomposition (Wen et al. 2024, arXiv
+    where ' marks the next turn. γ_w = 1 is POAD's Bellman backup with action decomposition (Wen et al. 2024, arXiv
     2405.15821): the value of an action does not depend on its number of tokens. γ_w = γ makes each token a step of the
-    world, so that long actions are discounted more, which is another objective.
+    world, so that long actions are discounted more, which is a different objective.
 
     Args:
-        rewards: ``(num_steps, num_envs)``, of each turn.
+        rewards: ``(num_steps, num_envs)``, the reward of each turn.
         values: ``(num_steps, num_envs, num_tokens)``, V before each token is written.
-        mask: Bool, likewise: the tokens that count, among them each turn's first. Others, such as those forced by a
-            grammar, are passed over.
-        dones, last_value, gamma, lam: As of `generalized_advantage`, from turn to turn.
-        token_gamma: γ_w, from token to token. λ_w is ``lam``.
+        mask: Bool, same shape: the tokens to include, each turn's first among them. Others, such as those forced by a
+            grammar, are skipped.
+        dones, last_value, gamma, lam: See `generalized_advantage`; they apply from turn to turn.
+        token_gamma: γ_w, the discount from token to token. λ_w is ``lam``.
 
     Returns:
         Advantages and returns (advantages + values), each ``(num_steps, num_envs, num_tokens)``, 0 after a turn's end.
@@ -239,7 +237,7 @@ def token_advantages(
     check_shapes(values[..., 0], rewards, dones)
     check_shapes(rewards[0], last_value)
     if not mask[..., 0].all():
-        raise ValueError("a turn has no token: each needs at least one, which may be its end token")
+        raise ValueError("a turn has no token: each turn needs at least one, which may be its end token")
     advantages = torch.zeros_like(values)
     continues = 1.0 - dones.to(values.dtype)
     first_value, first_advantage = last_value, torch.zeros_like(last_value)
@@ -257,10 +255,10 @@ def token_advantages(
 
 
 def anchored(rollout: Rollout, returns: Tensor, states: Tensor, normalize_std: bool = True) -> Tensor:
-    """GiGPO's advantages of steps (Feng et al. 2025, arXiv 2505.10978): Â^S_t = (G_t - mean G) / std G.
-    Mean and deviation are over the group's steps at the same state, which episodes that begin alike often share.
-    ``returns`` (to go) and result are ``(num_steps, num_envs)``; ``states``, likewise, int64, are equal for equal
-    states. A step whose state no other step has gets 0.
+    """GiGPO's step advantages (Feng et al. 2025, arXiv 2505.10978): Â^S_t = (G_t - mean G) / std G.
+    Mean and standard deviation are over the group's steps at the same state; episodes with the same start often share
+    states. ``returns`` (to go) and the result are ``(num_steps, num_envs)``; ``states``, int64 of the same shape, are
+    equal for equal states. A step with a unique state gets 0.
     """
     episodes = GroupedEpisodes.of(rollout, returns)
     counted = torch.ones_like(returns).bool() if rollout.mask is None else rollout.mask

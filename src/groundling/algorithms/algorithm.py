@@ -1,4 +1,4 @@
-"""The interface of algorithms, and their registry."""
+"""The algorithm interface and registry."""
 
 import inspect
 from abc import ABC, abstractmethod
@@ -17,31 +17,31 @@ from groundling.runtime.processes import Processes
 
 
 class Algorithm(ABC):
-    """Learns from rollouts. Registered under an id as a dataclass whose fields are its hyperparameters."""
+    """Base class for algorithms, which are registered as dataclasses whose fields are their hyperparameters."""
 
     gamma: float
     """Discount factor."""
     offline: ClassVar[bool] = False
-    """Learns from a dataset's rollouts (world.dataset) instead of the policy's own."""
+    """True if it learns from a dataset's rollouts (world.dataset) instead of the policy's own."""
     needs_values: ClassVar[bool] = True
-    """Learns from values; a policy may do without a value function otherwise."""
+    """True if it learns from values; otherwise the policy does not need a value function."""
     reports_entropy: ClassVar[bool] = True
-    """`update` returns the policy's ``entropy``."""
+    """True if `update` returns the policy's ``entropy``."""
     compares_episodes: ClassVar[bool] = False
-    """Compares an episode with others of its group, such as the texts to one prompt."""
+    """True if it compares the episodes in a group, such as the texts written to one prompt."""
     divides_minibatches: ClassVar[bool] = True
-    """A minibatch can be computed in parts, if the memory does not suffice for the whole."""
+    """True if a minibatch can be computed in parts when the whole does not fit into memory."""
     steps_per_gradient: int = 1
-    """Env steps per gradient step of an algorithm with a replay memory; 1: it learns from each rollout as a whole."""
+    """Env steps per gradient step of an algorithm with a replay memory; 1 if it learns from whole rollouts."""
     optimizer: torch.optim.Optimizer
     processes: Processes = Processes()
-    """Processes that share the work, with the same rollout. An algorithm may ignore them: each then computes
-    everything, which is correct, but no faster."""
+    """Processes that share the work on the same rollout. An algorithm may ignore them: each process then computes
+    everything, which is correct but no faster."""
 
     def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
         """Check, before anything is loaded, that the algorithm can train a policy in a world.
-        ``policy`` is its class, or a factory function, of whose product nothing is known yet; ``args`` are its arguments,
-        except for what is loaded. Returns None, or why not and what to set.
+        ``policy`` is its class, or a factory function, about whose result nothing is known yet; ``args`` are its
+        arguments, except for loaded objects. Returns None if it can, otherwise the reason and what to set.
         """
         if not getattr(policy, "trainable", True):
             return "that policy has no weights to train"
@@ -52,35 +52,35 @@ class Algorithm(ABC):
         if self.compares_episodes and world.group_size == 1:
             return "it compares texts written to the same prompt (world.texts_per_prompt must be at least 2)"
         if not self.compares_episodes and world.group_size is not None and world.action == "choice":
-            return "it does not compare episodes that begin alike (leave world.group_size out)"
+            return "it does not compare episodes with the same start (leave world.group_size out)"
         return None
 
     @abstractmethod
     def setup(self, policy: Policy) -> None:
-        """Make the optimizer for the policy's trainable parameters."""
+        """Create the optimizer for the policy's trainable parameters."""
 
     @abstractmethod
     def update(
         self, policy: Policy, rollout: Rollout, *, generator: torch.Generator, remaining: float = 1.0
     ) -> dict[str, float]:
-        """Learn from the transitions since the last update, and return figures to log.
-        ``generator`` shuffles minibatches; ``remaining`` is the share of the training that is left, for schedules.
+        """Learn from the transitions since the last update, and return metrics to log.
+        ``generator`` shuffles minibatches; ``remaining`` is the fraction of training that is left, for schedules.
         """
 
     def use_folder(self, folder: Path) -> None:  # noqa: B027 (most need none)
         """Keep data that grows with the run, such as a replay memory, in the run's folder.
-        Called before anything is learnt or loaded; of several processes, only the main one may write.
+        Called before anything is learned or loaded; only the main process may write.
         """
 
     def state_dict(self) -> dict[str, Any]:
-        """State that a run needs to continue exactly, besides the optimizer's; serialisable as JSON."""
+        """Return the state that a run needs to resume exactly, besides the optimizer's; serialisable as JSON."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027 (most have no state)
         """Restore what `state_dict` returned."""
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Tensors that a run needs to continue exactly, by name."""
+        """Return the tensors that a run needs to resume exactly, by name."""
         return {}
 
     def load_tensors(self, tensors: dict[str, torch.Tensor]) -> None:  # noqa: B027 (most have none)
@@ -94,7 +94,7 @@ def check_trains(
     id: str, args: Mapping[str, Any], policy_id: str, policy_args: Mapping[str, Any], world: WorldSpec
 ) -> None:
     """Raise `ConfigError`, before anything is loaded, unless the algorithm can train the policy in a world.
-    The message names suitable policies and algorithms.
+    The message lists compatible policies and algorithms.
     """
     reason = algorithms.create(id, **args).accepts(policies.get(policy_id), policy_args, world)
     if reason is None:
@@ -104,7 +104,7 @@ def check_trains(
         "algorithm.id": [a for a in algorithms if _suits(a, args, policy_id, policy_args, world)],
     }
     ways = " or ".join(f"{key} to one of {', '.join(ids)}" for key, ids in suited.items() if ids)
-    problem = f"algorithm {id!r} does not suit policy {policy_id!r} in {world.name}: {reason}"
+    problem = f"algorithm {id!r} is incompatible with policy {policy_id!r} in {world.name}: {reason}"
     raise ConfigError(f"{problem}; set {ways}" if ways else problem)
 
 
@@ -114,7 +114,7 @@ def penalises(id: str, args: Mapping[str, Any]) -> bool:
 
 
 def _suits(id: str, args: Mapping[str, Any], policy_id: str, policy_args: Mapping[str, Any], world: WorldSpec) -> bool:
-    """Return True if the algorithm, with those of ``args`` that it has, could train the policy."""
+    """Return True if the algorithm, with the ``args`` that it accepts, could train the policy."""
     policy, known = policies.get(policy_id), inspect.signature(algorithms.get(id)).parameters
     if not (isinstance(policy, type) and issubclass(policy, Policy)) or policy.accepts(world) is not None:
         return False

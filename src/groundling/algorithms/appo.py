@@ -1,4 +1,4 @@
-"""Asynchronous PPO with V-trace, with which Motif trains its NetHack agents."""
+"""Asynchronous PPO with V-trace, which Motif uses to train its NetHack agents."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -20,31 +20,31 @@ from groundling.fields import Ge, Gt
 from groundling.policies.policy import Evaluated, Policy
 
 _MIN_LOG_RATIO, _MAX_LOG_RATIO = math.log(0.05), math.log(20.0)
-_MIN_DEVIATION = 1e-3  # Least divisor of advantages, which keeps noise small where nothing is rewarded
+_MIN_DEVIATION = 1e-3  # Minimum divisor of advantages, which keeps noise small when nothing is rewarded
 
 
 @algorithms.register("appo")
 @dataclass
 class APPO(ClippedOnPolicy):
-    """PPO on segments of rollouts that an earlier policy may have gathered (Petrenko et al. 2020, arXiv 2006.11751).
+    """PPO on segments of rollouts that an earlier policy may have collected (Petrenko et al. 2020, arXiv 2006.11751).
     L = -E[min(ρ Â, clip(ρ, 1/(1+ε), 1+ε) Â)] + c_v ½ E[max((V-R)², (clip(V, V_old±ε_v)-R)²)] - c_e E[H]
 
-    V-trace gives R and Â for each minibatch, with the present policy's values and ratios; Â is normalised over it. A
-    minibatch holds whole segments of the policy's ``recurrence``. The defaults are Motif's (Klissarov et al. 2023, arXiv
-    2310.00166), except that the acting policy is at most one update old, and not 10,000 optimizer steps.
+    V-trace computes R and Â for each minibatch from the current policy's values and ratios; Â is normalised over the
+    minibatch, which holds whole segments of the policy's ``recurrence``. The defaults are Motif's (Klissarov et al.
+    2023, arXiv 2310.00166), except that the acting policy is at most one update old, not 10,000 optimizer steps.
     """
 
     learning_rate: Annotated[float, Gt(0)] = 1e-4  # Adam's step size; usually 5e-5 to 3e-4
     adam_epsilon: Annotated[float, Gt(0)] = 1e-6
     minibatch_size: Annotated[int, Ge(1)] = 4096
-    """Steps per optimizer step, of all processes together; as many segments as hold them."""
+    """Steps per optimizer step, over all processes; rounded down to whole segments."""
     clip_range: Annotated[float, Gt(0)] = 0.1  # ε: the policy's ratio is clipped to 1 / (1 + ε) and 1 + ε
     value_clip_range: Annotated[float | None, Gt(0)] = 1.0
-    """Distance that a value may move from the old one without being clipped; null: no clipping."""
+    """Maximum change of a value before it is clipped; null disables clipping."""
     value_coefficient: Annotated[float, Ge(0)] = 1.0
     """Weight of the value loss, which is half the squared error: 1 here is the original's 0.5."""
     entropy_coefficient: Annotated[float, Ge(0)] = 0.003
-    """Weight of the entropy bonus: raise it when the policy becomes certain too soon; usually 0 to 0.01."""
+    """Weight of the entropy bonus: raise it if the policy becomes deterministic too early; usually 0 to 0.01."""
     max_grad_norm: Annotated[float, Gt(0)] = 4.0
     rho_bar: Annotated[float, Gt(0)] = 1.0  # V-trace's ρ̄: bounds the weight of each step's temporal difference
     c_bar: Annotated[float, Gt(0)] = 1.0
@@ -56,17 +56,17 @@ class APPO(ClippedOnPolicy):
         super().__post_init__()
         if self.micro_batch_size is not None:
             raise ConfigError(
-                f"micro_batch_size={self.micro_batch_size} is not for appo, which normalises advantages over all that it "
-                "computes at once: leave it out, or lower minibatch_size"
+                f"micro_batch_size={self.micro_batch_size} cannot be used with appo, which normalises advantages over "
+                "the whole minibatch: leave it out, or lower minibatch_size"
             )
 
     def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
         if getattr(policy, "writes_turns", False):
-            return "it weighs single steps, and that policy's turns have many tokens"
+            return "it weights single steps, but that policy writes turns of many tokens"
         return super().accepts(policy, args, world)
 
     def targets(self, rollout: Rollout) -> Targets:
-        """V-trace of the acting policy itself; `loss` replaces it by that of the present policy."""
+        """Return V-trace targets for the acting policy; `loss` recomputes them for the current policy."""
         rewards = self.rewards(rollout)
         returns, advantages = v_trace(
             torch.zeros_like(rewards), rewards, rollout.values, rollout.dones, rollout.last_values, self.gamma
@@ -108,17 +108,17 @@ class APPO(ClippedOnPolicy):
         }
 
     def minibatches(self, batch: Batch, generator: torch.Generator) -> Iterable[Tensor]:
-        """Shuffled minibatches of all epochs, with a segment for each process, as normalising advantages needs."""
+        """Return the shuffled minibatches of all epochs; normalisation requires a segment for each process."""
         minibatches = list(super().minibatches(batch, generator))
         if (segments := min(map(len, minibatches))) < self.processes.size:
             raise ConfigError(
-                f"the smallest minibatch has {segments} segments for {self.processes.size} processes: raise "
+                f"the smallest minibatch has only {segments} segments for {self.processes.size} processes: raise "
                 "algorithm.args.minibatch_size or world.num_envs"
             )
         return minibatches
 
     def _normalize(self, advantages: Tensor, weights: Tensor | None) -> Tensor:
-        """Shift to mean 0 over the minibatch of all processes, and divide by its deviation or `_MIN_DEVIATION`."""
+        """Standardise over the minibatch of all processes; the divisor is at least `_MIN_DEVIATION`."""
         counted = torch.ones_like(advantages) if weights is None else weights
         counted, exact = counted.double(), advantages.double()
         sums = torch.stack([counted.sum(), (counted * exact).sum(), (counted * exact**2).sum()]).tolist()

@@ -21,24 +21,24 @@ from groundling.policies.policy import Policy
 @algorithms.register("bc")
 @dataclass
 class BehaviouralCloning(Algorithm):
-    """Cloning of a dataset's actions (world.dataset) or texts, by maximum likelihood; the defaults are GLAM's.
-    L = -E[log P(action | observation)], of texts -E[log P(token | prompt and tokens before)] over the text's tokens
+    """Clones a dataset's actions (world.dataset) or texts by maximum likelihood; the defaults are GLAM's.
+    L = -E[log P(action | observation)], for texts -E[log P(token | prompt and tokens before)] over the text's tokens
     """
 
     objective: Literal["text", "choice"] = "text"
-    """"text": learn to write the action's text after the prompt, out of all texts, as in GLAM (whose targets also
-    contained padding); for policy.id=action_scoring and action_writing. "choice": learn to choose the action among
-    the admissible ones. Whole texts are always learnt token by token."""
+    """"text": learn to write the action's text after the prompt, among all texts, as in GLAM (whose targets also
+    contained padding); needs policy.id=action_scoring or action_writing. "choice": learn to choose the action among
+    the admissible ones. Whole texts are always learned token by token."""
     learning_rate: Annotated[float, Gt(0)] = 5e-4  # AdamW's step size
     learning_rate_schedule: Schedule = "cosine"
-    """Shape of its fall to 0 over the training; it changes between updates."""
+    """Shape of the learning rate's decay to 0 over training; it is set once per update."""
     warmup: Annotated[float, Ge(0), Lt(1)] = 0.01
-    """Share of the training in which the learning rate rises from a tenth."""
+    """Fraction of training over which the learning rate rises from a tenth of its maximum."""
     weight_decay: Annotated[float, Ge(0)] = 0.0  # AdamW's weight decay, for matrices only
     minibatch_size: Annotated[int, Ge(1)] = 64
     """Transitions, or whole texts, per optimizer step; 8 on each of 8 GPUs in GLAM."""
     micro_batch_size: Annotated[int | None, Ge(1), NoEffectOnResults] = None
-    """Transitions or texts per forward and backward pass; affects only memory and speed. None: the whole minibatch."""
+    """Transitions or texts per forward and backward pass; affects only memory and speed. Defaults to the minibatch."""
     max_grad_norm: Annotated[float, Gt(0)] = 1.0
 
     gamma = 1.0
@@ -62,7 +62,7 @@ class BehaviouralCloning(Algorithm):
     def update(
         self, policy: Policy, rollout: Rollout, *, generator: torch.Generator, remaining: float = 1.0
     ) -> dict[str, float]:
-        """Take one optimizer step on each minibatch of ``rollout``, once and in order."""
+        """Take one optimizer step on each minibatch of ``rollout``, in order."""
         learning_rate = schedule_learning_rate(self, remaining)
         batch = _batch_of(policy, rollout)
         counted = batch.index
@@ -80,7 +80,7 @@ class BehaviouralCloning(Algorithm):
 
     @torch.no_grad()
     def measure(self, policy: Policy, rollout: Rollout) -> dict[str, float]:
-        """Measure single steps without learning: ``loss``, and ``accuracy``, the share that the policy would take."""
+        """Evaluate single steps without learning: return ``loss`` and ``accuracy``, the share of correct actions."""
         batch = _batch_of(policy, rollout)
         loss, correct = 0.0, 0
         for indices in batch.index.split(self.micro_batch_size or self.minibatch_size):
@@ -95,9 +95,9 @@ class BehaviouralCloning(Algorithm):
         return {"loss": loss / len(batch), "accuracy": correct / len(batch)}
 
     def _log_probs(self, policy: Policy, batch: Batch) -> Tensor:
-        """Log-probabilities of the demonstrated actions, float32 of their shape, with gradients."""
+        """Return log-probabilities of the demonstrated actions, float32 of the same shape, with gradients."""
         if batch.actions.ndim > 1 or self.objective == "choice":  # the actions of a sequence are its text
-            # Unfiltered: a sampling filter could make a text impossible that the model did not sample.
+            # Unfiltered, because the model did not sample these texts, so a sampling filter could make one impossible.
             return policy.evaluate(batch.observations, batch.actions).raw_log_probs()
         assert isinstance(policy, ActionTextPolicy)  # see `accepts`
         actions = zip(batch.observations, batch.actions.tolist(), strict=True)
@@ -107,7 +107,7 @@ class BehaviouralCloning(Algorithm):
 
 
 def _batch_of(policy: Policy, rollout: Rollout) -> Batch:
-    """Batch of a dataset's rollout, which has neither advantages nor returns; sizes of minibatches are in elements."""
+    """Return the batch of a dataset's rollout, without advantages or returns; minibatch sizes are in elements."""
     zeros = torch.zeros_like(rollout.rewards)
     batch = Batch.of(policy, rollout, Targets(zeros, zeros))
     batch.num_steps = len(batch)

@@ -1,4 +1,4 @@
-"""Extra training of a value head: on more epochs, over recent rollouts, without gradients into its input."""
+"""Extra training of a value head, for more epochs over recent rollouts, without gradients into its input."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ from groundling.policies.text_states import Written
 
 @contextmanager
 def detached(head: nn.Module) -> Iterator[None]:
-    """Detach the head's input, so that its loss trains the head alone."""
+    """Detach the head's input, so that the loss on its output trains only the head."""
     handle = head.register_forward_pre_hook(lambda head, given: (given[0].detach(),))
     try:
         yield
@@ -23,24 +23,24 @@ def detached(head: nn.Module) -> Iterator[None]:
 
 
 class HeadInputs:
-    """Inputs of a value head for each element of a batch, recorded while the batch is evaluated.
-    Rows of the head's input are steps, or tokens that count, in the order of the elements.
+    """The value head's inputs for each element of a batch, recorded while the batch is evaluated.
+    Rows of an input are steps, or tokens to learn from, in the order of the elements.
     """
 
     def __init__(self, batch: Batch, head: nn.Module) -> None:
         self._batch, self._head = batch, head
-        self._number = 0  # of the minibatch, equal in all processes
-        # By element: the minibatch that evaluated it last, and float32 (num_steps, hidden_size)
+        self._number = 0  # of the minibatch; the same in all processes
+        # By element: the last minibatch that evaluated it, and its inputs, float32 (num_steps, hidden_size)
         self._rows: dict[int, tuple[int, Tensor]] = {}
 
     def numbered(self, minibatches: Iterable[Tensor]) -> Iterator[Tensor]:
-        """Number the minibatches, to keep the last input of an element that several evaluate."""
+        """Number the minibatches, so that the latest input of an element is kept."""
         for minibatch in minibatches:
             self._number += 1
             yield minibatch
 
     def recorded(self, loss: LossFunction) -> LossFunction:
-        """Return ``loss`` as a function that also keeps the inputs of the elements that it evaluates."""
+        """Wrap ``loss`` so that it also records the inputs of the elements that it evaluates."""
 
         def recording(part: Batch) -> Terms:
             calls: list[Tensor] = []
@@ -52,7 +52,7 @@ class HeadInputs:
             finally:
                 handle.remove()
             counted = _counted(part)
-            # The head has a row for each token of a turn or a text, or for all steps.
+            # The head reads a row for each token of a turn or a text, or else for each step.
             lengths = torch.tensor([[_num_rows(o) or counted.shape[1]] for o in part.observations])
             evaluated = (torch.arange(counted.shape[1]) < lengths).to(counted.device)
             rows = torch.cat(calls)[counted[evaluated]]
@@ -77,19 +77,19 @@ class HeadInputs:
             self._rows |= {i: row for i, row in rows.items() if i not in self._rows or row[0] > self._rows[i][0]}
 
     def transitions(self) -> tuple[Tensor, Tensor]:
-        """All inputs ``(num_rows, hidden_size)``, and their returns ``(num_rows,)``, on the CPU."""
+        """Return all inputs ``(num_rows, hidden_size)``, and their returns ``(num_rows,)``, on the CPU."""
         returns = self._batch.returns.reshape(len(self._batch), -1)[_counted(self._batch)]
         return torch.cat([self._rows[i][1] for i in range(len(self._batch))]).cpu(), returns.cpu()
 
 
 def _counted(batch: Batch) -> Tensor:
-    """Bool ``(num_elements, length)``: the steps or tokens that count."""
+    """Return a bool mask ``(num_elements, length)`` of the steps or tokens to learn from."""
     returns = batch.returns.reshape(len(batch), -1)
     return torch.ones_like(returns).bool() if batch.weights is None else batch.weights.view_as(returns) > 0
 
 
 def _num_rows(observation: object) -> int:
-    """Number of tokens of a turn or a text; 0 of other observations."""
+    """Return the number of tokens in a turn or a text; 0 for other observations."""
     if isinstance(observation, Turn):
         return len(observation.tokens)
     return observation.length if isinstance(observation, Written) else 0
@@ -103,7 +103,7 @@ def fit_head(
     epochs: int,
     generator: torch.Generator,
 ) -> dict[str, float]:
-    """Fit the head alone to the `HeadInputs.transitions` of rollouts: ½ E[(V - R)²], in minibatches of ``size`` rows."""
+    """Fit only the head to rollouts' `HeadInputs.transitions`: ½ E[(V - R)²], in minibatches of ``size`` rows."""
     device = next(head.parameters()).device
     states, returns = (torch.cat(parts).to(device) for parts in zip(*rollouts, strict=True))
     zeros = torch.zeros_like(returns)
@@ -113,7 +113,7 @@ def fit_head(
     def loss(part: Batch) -> Terms:
         return {"loss": 0.5 * (head(part.more["states"]) - part.returns).square().mean()}
 
-    learner.optimizer.zero_grad(set_to_none=True)  # the other weights must not step on old gradients
+    learner.optimizer.zero_grad(set_to_none=True)  # the other weights must not be updated with old gradients
     minibatches = batch.minibatches(size, epochs, generator)
     figures = learn(learner, batch, loss, minibatches, None, [*head.parameters()])
     return {"value_fit_loss": figures["loss"]}

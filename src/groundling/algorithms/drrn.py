@@ -26,29 +26,29 @@ _Text = str | tuple[str, ...]  # A prompt, or a set of actions
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """A step in the texts that the policy read."""
+    """A transition, stored as the texts that the policy read."""
 
     prompt: str
     actions: tuple[str, ...]
     action: int
     reward: float
-    next_prompt: str | None = None  # None: the episode ended
-    next_actions: tuple[str, ...] = ()  # Actions that are admissible next; () where the episode ended
+    next_prompt: str | None = None  # None if the episode ended
+    next_actions: tuple[str, ...] = ()  # Actions that are admissible next; () if the episode ended
 
 
 class ReplayMemory:
-    """The last ``size`` transitions, and a file of all of them: a JSON array each, with earlier texts by number.
-    A checkpoint holds only the file's length and checksum; the next `save` cuts off what a killed run wrote later.
+    """The last ``size`` transitions, and a file of all of them as JSON arrays, with repeated texts stored by number.
+    A checkpoint holds only the file's length and checksum; the next `save` truncates what a killed run wrote later.
     """
 
     def __init__(self, size: int) -> None:
         self.size = size
         self._kept: list[Transition] = []
-        self._oldest = 0  # place of the next transition once the memory is full
+        self._oldest = 0  # position of the next transition once the memory is full
         self._path: Path | None = None
         self._writes = False
         self._unsaved: list[Transition] = []
-        self._numbers: dict[_Text, int] = {}  # of the texts in the file
+        self._numbers: dict[_Text, int] = {}  # number of each text in the file
         self._bytes = self._checksum = 0
 
     def __len__(self) -> int:
@@ -58,7 +58,7 @@ class ReplayMemory:
         return self._kept[place]
 
     def keep_file(self, path: Path, writes: bool = True) -> None:
-        """Save to ``path``; of several processes only the main one ``writes``."""
+        """Save to ``path``; with several processes, only the main one ``writes``."""
         self._path, self._writes = path, writes
 
     def add(self, transition: Transition) -> None:
@@ -71,10 +71,10 @@ class ReplayMemory:
             self._oldest = (self._oldest + 1) % self.size
 
     def save(self) -> dict[str, int]:
-        """Write new transitions through to the disk; return the file's length and checksum, for `load`."""
+        """Flush new transitions to disk; return the file's length and checksum, for `load`."""
         path = self._file()
-        if path.is_symlink():  # another's run could have it lead to any file of the user's
-            raise RunError(f"{path} is a link: put the file itself in its place")
+        if path.is_symlink():  # in a run from someone else, it could point to any of the user's files
+            raise RunError(f"{path} is a symbolic link: replace it with the file itself")
         content = "".join(json.dumps(self._row(transition)) + "\n" for transition in self._unsaved).encode()
         with path.open("ab") as file:
             file.truncate(self._bytes)
@@ -87,7 +87,7 @@ class ReplayMemory:
         return {"bytes": self._bytes, "crc32": self._checksum}
 
     def load(self, state: dict[str, int]) -> None:
-        """Read the file as of the `save` that returned ``state``; `RunError` if it is missing or has changed."""
+        """Read the file as it was when `save` returned ``state``; `RunError` if it is missing or has changed."""
         path, writes = self._file(), self._writes
         self._kept, self._oldest, self._writes = [], 0, False
         try:
@@ -121,7 +121,7 @@ class ReplayMemory:
                 self._checksum = zlib.crc32(chunk, self._checksum)
             if (self._bytes, self._checksum) != (state["bytes"], state["crc32"]):
                 raise RunError(
-                    f"{path} differs from the checkpoint's: restore that file, or set run_dir to a new folder"
+                    f"{path} differs from the checkpoint's: restore the original file, or set run_dir to a new folder"
                 )
             file.seek(0)
             while file.tell() < self._bytes:
@@ -133,7 +133,7 @@ class ReplayMemory:
         return row if t.next_prompt is None else [*row, self._number(t.next_prompt), self._number(t.next_actions)]
 
     def _number(self, text: _Text) -> Any:
-        """Return the text itself the first time, later its number."""
+        """Return the text itself the first time, and its number from then on."""
         if text in self._numbers:
             return self._numbers[text]
         self._numbers[text] = len(self._numbers)
@@ -153,7 +153,7 @@ class DRRN(Algorithm):
     replay_size: Annotated[int, Ge(1)] = 5_000_000
     """Transitions in the replay memory; the oldest are dropped. ``replay.jsonl`` keeps all, about a kilobyte each."""
     steps_per_gradient: Annotated[int, Ge(1)] = 128
-    """Env steps per gradient step; 128 in GLAM. Fewer learn faster per step and slower per hour."""
+    """Env steps per gradient step; 128 in GLAM. With fewer, learning is faster per step but slower per hour."""
     max_grad_norm: Annotated[float, Gt(0)] = 5.0
 
     reports_entropy = False
@@ -165,7 +165,7 @@ class DRRN(Algorithm):
 
     def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
         if isinstance(policy, type) and not issubclass(policy, DRRNPolicy):
-            return "it learns DRRN's Q values"
+            return "it learns Q values, which that policy does not have"
         return super().accepts(policy, args, world)
 
     def setup(self, policy: Policy) -> None:
@@ -197,7 +197,7 @@ class DRRN(Algorithm):
         self.replay.keep_file(folder / "replay.jsonl", writes=self.processes.is_main)
 
     def state_dict(self) -> dict[str, Any]:
-        """Position in ``replay.jsonl``, which is written up to here."""
+        """Save ``replay.jsonl``, and return its length and checksum."""
         return {"file": self.replay.save(), "steps": self._steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

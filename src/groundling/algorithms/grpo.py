@@ -1,4 +1,4 @@
-"""Group relative policy optimisation."""
+"""Policy gradients without a value function: REINFORCE++, RLOO, GRPO and GiGPO."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from groundling.policies.policy import Policy
 class ReinforcePlusPlus(ClippedOnPolicy):
     """REINFORCE++ (Hu 2025, arXiv 2501.03262, section 3).
     A_t = r - β Σ_{i≥t} KL(i),  Â = (A - mean A) / std A over all tokens,  L = -E[min(ρ Â, clip(ρ, 1-ε, 1+ε) Â)]
-    with β the kl_coefficient, and KL(i) = log π - log π_ref of token i.
+    where β is the kl_coefficient, and KL(i) = log π - log π_ref of token i.
     """
 
     gamma: Annotated[float, Ge(0), Le(1)] = 1.0  # Discount factor; 1 in the paper
@@ -37,7 +37,7 @@ class RLOO(ClippedOnPolicy):
     """RLOO (Ahmadian et al. 2024, arXiv 2402.14740, section 2.3): the other answers to a prompt are the baseline.
     Â_i = R_i - 1/(k-1) Σ_{j≠i} R_j,  L = -E[min(ρ Â, clip(ρ, 1-ε, 1+ε) Â)], whose gradient is REINFORCE's at ρ = 1
 
-    R is the reward minus the KL penalty, as returns to go. The mean is over tokens; the paper's is over answers.
+    R is the return to go of rewards minus the KL penalty. The mean is over tokens; the paper's is over answers.
     """
 
     gamma: Annotated[float, Ge(0), Le(1)] = 1.0  # Discount factor; 1 in the paper
@@ -56,23 +56,23 @@ class GRPO(ClippedOnPolicy):
     Â_i = (R_i - mean R) / std R over the answers to a prompt,
     L = -E_i[1/|o_i| Σ_t min(ρ Â, clip(ρ, 1-ε, 1+ε) Â) - β (exp(-d) + d - 1)],  d = log π - log π_ref (unfiltered)
 
-    β is kl_coefficient: the penalty is in the loss, not in the rewards; 0.04 in the paper, 0 in most later work. For
-    rollouts of envs the mean is over steps, or over the tokens of all turns, and R is an episode's discounted return.
+    β is the kl_coefficient, 0.04 in the paper and 0 in most later work; the penalty is in the loss, not the rewards.
+    In envs the mean is over steps, or over the tokens of all turns, and R is an episode's discounted return.
     """
 
     gamma: Annotated[float, Ge(0), Le(1)] = 1.0  # Discount factor; 1 in the paper
     normalize_std: bool = True
-    """Divide by the group's deviation; false: the advantages of Dr. GRPO (Liu et al. 2025, arXiv 2503.20783)."""
+    """Divide by the group's deviation; false gives the advantages of Dr. GRPO (Liu et al. 2025, arXiv 2503.20783)."""
     mean_of_sequences: bool = True
-    """Mean of the sequences' means, as in the paper: tokens of long answers count less. False: mean of all tokens, as
-    in DAPO (Yu et al. 2025, arXiv 2503.14476). Dr. GRPO divides by a constant instead."""
+    """Average per sequence first, as in the paper, so tokens of long answers weigh less. If false, average over all
+    tokens, as in DAPO (Yu et al. 2025, arXiv 2503.14476). Dr. GRPO divides by a constant instead."""
     needs_values = False
     compares_episodes = True
     kl_in_loss = True
 
     def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
         if not self.mean_of_sequences and world.action != "token":
-            return "mean_of_sequences=false is for texts: in an env the mean is over steps or tokens anyway"
+            return "mean_of_sequences=false applies only to texts: in an env the mean is over steps or tokens anyway"
         return super().accepts(policy, args, world)
 
     def targets(self, rollout: Rollout) -> Targets:
@@ -85,7 +85,7 @@ class GRPO(ClippedOnPolicy):
         return targets
 
     def compare(self, rollout: Rollout, rewards: Tensor, returns: Tensor) -> Tensor:
-        """Advantages within groups, from discounted returns to go; all tensors ``(num_steps, num_envs)``."""
+        """Return advantages within groups from discounted returns to go; all tensors are ``(num_steps, num_envs)``."""
         return group_relative(rollout, returns, self.normalize_std)
 
 
@@ -98,12 +98,12 @@ class GiGPO(GRPO):
     """
 
     gamma: Annotated[float, Ge(0), Le(1)] = 0.95
-    """Discount factor of Â^S; 0.95 in the paper. Below 1, steps of an episode rewarded only at its end differ."""
-    step_weight: Annotated[float, Gt(0)] = 1.0  # ω: weight of the comparison of steps; 1 in the paper
+    """Discount factor of Â^S; 0.95 in the paper. Below 1, steps' returns differ even if only the end is rewarded."""
+    step_weight: Annotated[float, Gt(0)] = 1.0  # ω: weight of the step advantages; 1 in the paper
 
     def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
         if world.group_size is None or "words" not in world.observation:
-            return "it compares the steps of episodes that begin alike (a text world with world.group_size=8, say)"
+            return "it compares steps of episodes with the same start (use a text world with, say, world.group_size=8)"
         return super().accepts(policy, args, world)
 
     def compare(self, rollout: Rollout, rewards: Tensor, returns: Tensor) -> Tensor:

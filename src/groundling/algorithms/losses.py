@@ -7,22 +7,22 @@ from torch import Tensor
 
 
 class Surrogate(NamedTuple):
-    """PPO's clipped surrogate; scalars, each a mean over the elements that count."""
+    """PPO's clipped surrogate; scalars, each a mean over the unmasked elements."""
 
     loss: Tensor
     approx_kl: Tensor  # Estimate of KL(old ‖ new), without gradient (k3 of http://joschu.net/blog/kl-approx.html)
-    clip_fraction: Tensor  # Share of the elements whose ratio was clipped, without gradient
+    clip_fraction: Tensor  # Fraction of elements whose ratio was clipped, without gradient
 
 
 class PPOLoss(NamedTuple):
-    """Terms of PPO's loss; scalars, each a mean over the elements that count."""
+    """Terms of PPO's loss; scalars, each a mean over the unmasked elements."""
 
     total: Tensor
     policy: Tensor
     value: Tensor
     entropy: Tensor
-    approx_kl: Tensor  # As of `Surrogate`
-    clip_fraction: Tensor  # As of `Surrogate`
+    approx_kl: Tensor  # See `Surrogate`
+    clip_fraction: Tensor  # See `Surrogate`
 
 
 def ppo_loss(
@@ -48,13 +48,13 @@ def ppo_loss(
         log_prob, old_log_prob: Log-probability of the action now, and when it was taken.
         advantage: Â; not normalised here.
         value, old_value, value_target: V now, V when the action was taken, and the return R.
-        entropy: H of the present policy.
+        entropy: H of the current policy.
         clip_range, value_clip_range: ε, and ε_v; None leaves the value unclipped.
         value_coefficient, entropy_coefficient: c_v and c_e.
-        mask: 1 for elements that count, 0 for others, or their weights; None if all count.
+        mask: 1 for elements to include, 0 for others, or weights. If None, all elements are included.
 
     Raises:
-        ValueError: the tensors differ in shape, and would be broadcast, as in the original GLAM.
+        ValueError: The tensors differ in shape and would be broadcast, as in the original GLAM.
     """
     check_shapes(log_prob, value, entropy)
     surrogate = clipped_surrogate(log_prob, old_log_prob, advantage, clip_range=clip_range, mask=mask)
@@ -107,7 +107,7 @@ def clipped_value_loss(
 
 
 def kl_estimate(log_ratio: Tensor) -> Tensor:
-    """k3 = exp(-d) + d - 1, d = log π(a) - log π_ref(a): for a drawn from π, unbiased for KL(π ‖ π_ref); ≥ 0.
+    """k3 = exp(-d) + d - 1, d = log π(a) - log π_ref(a): if a is sampled from π, unbiased for KL(π ‖ π_ref); ≥ 0.
     From http://joschu.net/blog/kl-approx.html; GRPO's penalty (arXiv 2402.03300, equation 4).
     """
     return (-log_ratio).exp() + log_ratio - 1
@@ -121,7 +121,7 @@ def kl_divergence(old: Tensor, new: Tensor) -> Tensor:
 
 
 def masked_mean(x: Tensor, mask: Tensor | None) -> Tensor:
-    """Mean of ``x`` where ``mask`` is 1, or weighted by it; 0 if nothing counts."""
+    """Return the mean of ``x`` where ``mask`` is 1, or weighted by ``mask``; 0 if everything is masked."""
     if mask is None:
         return x.mean()
     weights = mask.to(x.dtype)
@@ -129,7 +129,7 @@ def masked_mean(x: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def check_shapes(*tensors: Tensor | None) -> None:
-    """Raise `ValueError` if the tensors differ in shape, and would be broadcast."""
+    """Raise `ValueError` if the tensors differ in shape and would be broadcast."""
     shapes = {tuple(t.shape) for t in tensors if t is not None}
     if len(shapes) > 1:
-        raise ValueError(f"these tensors must have one shape, got {sorted(shapes)}")
+        raise ValueError(f"these tensors must have the same shape, got {sorted(shapes)}")

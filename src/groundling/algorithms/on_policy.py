@@ -1,4 +1,4 @@
-"""The update that on-policy algorithms share."""
+"""The update shared by on-policy algorithms."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,35 +25,35 @@ from groundling.envs.text_env import WorldSpec
 from groundling.fields import Ge, Gt, Le, Lt, NoEffectOnResults, OnlyWith
 from groundling.policies.policy import Evaluated, Policy
 
-_ROUNDING = 1e-6  # Nats by which log-probabilities of policy and reference differ at equal weights
+_ROUNDING = 1e-6  # Difference in nats between log-probabilities of policy and reference at equal weights
 
 
 @dataclass
 class OnPolicy(Algorithm):
-    """Learns from the policy's own rollouts: a subclass implements `setup`, `targets`, `loss` and `optimize`.
-    Entropy bonus, KL penalty and contrastive loss are `regularizers` of every loss.
+    """Learns from the policy's own rollouts; subclasses implement `setup`, `targets`, `loss` and `optimize`.
+    The entropy bonus, KL penalty and contrastive loss are `regularizers` that can be added to every loss.
     """
 
     learning_rate: Annotated[float, Gt(0)] = 1e-6
-    """The optimizer's step size. 1e-6 suits hundreds of millions of parameters, about 1e-3 a million."""
+    """The optimizer's step size: 1e-6 for hundreds of millions of parameters, about 1e-3 for a million."""
     learning_rate_schedule: Schedule = "constant"
-    """"linear" or "cosine" let the learning rate fall to 0 over the training."""
-    warmup: Annotated[float, Ge(0), Lt(1)] = 0.0  # Share of the training in which the learning rate rises from a tenth
+    """"linear" and "cosine" decay the learning rate to 0 over training."""
+    warmup: Annotated[float, Ge(0), Lt(1)] = 0.0  # Fraction of training in which the learning rate rises from a tenth
     micro_batch_size: Annotated[int | None, Ge(1), NoEffectOnResults] = None
-    """Steps per forward and backward pass, halved if the memory does not suffice; gradients accumulate to the same
-    mean, so it affects only memory and speed. None: as many as the optimizer steps on."""
+    """Steps per forward and backward pass, halved when memory runs out. Gradients accumulate to the same mean, so it
+    affects only memory and speed. If None, all steps of an optimizer step are computed at once."""
     gamma: Annotated[float, Ge(0), Le(1)] = 0.99  # Discount factor
     entropy_coefficient: Annotated[float, Ge(0)] = 0.0
-    """Weight of the entropy bonus: raise it when the policy becomes certain too soon; usually 0 to 0.05."""
+    """Weight of the entropy bonus: raise it if the policy becomes deterministic too early; usually 0 to 0.05."""
     max_grad_norm: Annotated[float, Gt(0)] = 0.5
     kl_coefficient: Annotated[float, Ge(0)] = 0.0
-    """Weight of the penalty for moving away from the policy's reference; 0: none. Usually 0.001 to 0.2."""
+    """Weight of the penalty for moving away from the policy's reference; 0 disables it. Usually 0.001 to 0.2."""
     kl_target: Annotated[float | None, Gt(0), OnlyWith("kl_coefficient")] = None
-    """KL per step that kl_coefficient is adapted to; null: it is constant."""
+    """Target KL per step, to which kl_coefficient is adapted. If null, the coefficient is constant."""
     normalize_rewards: bool = False
-    """Shift and scale each rollout's rewards, KL penalty included, to mean 0 and deviation 1."""
+    """Shift and scale each rollout's rewards, including the KL penalty, to mean 0 and standard deviation 1."""
     contrast_coefficient: Annotated[float, Ge(0)] = 0.0
-    """Weight of a loss that aligns an observation's states in several prompts (see `ContrastiveLoss`); 0: none."""
+    """Weight of a loss that aligns an observation's states across prompts (see `ContrastiveLoss`); 0 disables it."""
     contrast_prompts: Annotated[Sequence[str], OnlyWith("contrast_coefficient")] = ()  # Ids of these prompts
 
     kl_in_loss: ClassVar[bool] = False  # Add the KL penalty to the loss instead of subtracting it from the rewards
@@ -81,8 +81,8 @@ class OnPolicy(Algorithm):
     def update(
         self, policy: Policy, rollout: Rollout, *, generator: torch.Generator, remaining: float = 1.0
     ) -> dict[str, float]:
-        """Learn from one rollout; return the figures of `optimize`, critic and KL, and ``learning_rate``.
-        Raises `ConfigError` if the rollout lacks a reference or a group's episodes, and `RunError` for a figure of NaN.
+        """Learn from one rollout; return the metrics of `optimize`, the critic and the KL, and ``learning_rate``.
+        Raises `ConfigError` if the rollout has no KL or a group of one episode, and `RunError` if a metric is NaN.
         """
         learning_rate = schedule_learning_rate(self, remaining)
         targets = self.targets(rollout)
@@ -98,18 +98,18 @@ class OnPolicy(Algorithm):
 
     @abstractmethod
     def targets(self, rollout: Rollout) -> Targets:
-        """Advantages, returns and other tensors that `loss` needs of each step."""
+        """Return the advantages, returns and other tensors that `loss` needs for each step."""
 
     @abstractmethod
     def loss(self, evaluation: Evaluated, batch: Batch) -> Terms:
-        """Terms of a micro-batch's loss without the regularizers; ``evaluation`` is the present policy's."""
+        """Return the terms of a micro-batch's loss without regularizers; ``evaluation`` is the current policy's."""
 
     @abstractmethod
     def optimize(self, policy: Policy, batch: Batch, generator: torch.Generator) -> dict[str, float]:
-        """Take the optimizer steps of an update, and return their mean figures."""
+        """Take the optimizer steps of an update, and return their mean metrics."""
 
     def regularized(self, policy: Policy, batch: Batch, evaluation: Evaluated | None = None) -> Terms:
-        """`loss` plus the regularizers, each also under its name; ``evaluation``: the policy's, if it is known."""
+        """Return `loss` plus the regularizers, each also under its name; ``evaluation`` is computed if None."""
         evaluation = evaluation or policy.evaluate(batch.observations, batch.actions)
         terms = self.loss(evaluation, batch)
         for regularizer in self.regularizers:
@@ -118,7 +118,7 @@ class OnPolicy(Algorithm):
         return terms
 
     def rewards(self, rollout: Rollout) -> Tensor:
-        """Rewards to learn from, ``(num_steps, num_envs)``: penalised and normalised as the options say.
+        """Return the rewards to learn from, ``(num_steps, num_envs)``, penalised and normalised as configured.
         `Rollout.truncation_values` are added last, since the critic estimates them in normalised units.
         """
         penalty = KLPenalty(0.0) if self.kl_in_loss else self.kl
@@ -133,7 +133,7 @@ class OnPolicy(Algorithm):
     def generalized_advantages(
         self, rollout: Rollout, gae_lambda: float, normalize: bool = False, credit: Credit = "turn"
     ) -> Targets:
-        """Targets by generalised advantage estimation; ``normalize`` shifts and scales to mean 0 and deviation 1."""
+        """Return targets by generalised advantage estimation; ``normalize`` standardises the advantages."""
         rewards, mask = self.rewards(rollout), rollout.mask
         tokens, end = rollout.tokens, (rollout.dones, rollout.last_values, self.gamma, gae_lambda)
         if credit == "turn" or tokens is None:
@@ -147,7 +147,7 @@ class OnPolicy(Algorithm):
 
 @dataclass
 class ClippedOnPolicy(OnPolicy):
-    """Several epochs of shuffled minibatches with AdamW; the loss is PPO's clipped surrogate.
+    """Trains on shuffled minibatches for several epochs with AdamW; the loss is PPO's clipped surrogate.
     L = -E[min(ρ Â, clip(ρ, 1-ε, 1+ε) Â)], ρ = π(a) / π_old(a)
     """
 
@@ -157,12 +157,12 @@ class ClippedOnPolicy(OnPolicy):
     weight_decay: Annotated[float, Ge(0)] = 0.0  # AdamW's weight decay, for matrices only
     epochs: Annotated[int, Ge(1)] = 1  # Passes over each rollout; usually 1 to 10
     minibatch_size: Annotated[int, Ge(1)] = 64
-    """Steps per optimizer step; of whole sequences at least one, and as many as hold so many steps on average."""
+    """Steps per optimizer step; for whole sequences, as many as hold this many steps on average, at least one."""
     clip_range: Annotated[float, Gt(0)] = 0.2  # ε of the policy's clipped ratio; usually 0.1 to 0.3
     target_kl: Annotated[float | None, Gt(0)] = None
-    """Stop learning from a rollout once a minibatch is this far from the old policy; null: never."""
+    """Stop learning from a rollout once a minibatch's KL from the old policy exceeds this; null never stops."""
     advantage_share: Annotated[float, Gt(0), Le(1)] = 1.0
-    """Learn from the share of a rollout's steps with the largest |advantage|; 0.5 about halves the learning time."""
+    """Learn only from the fraction of a rollout's steps with the largest |advantage|; 0.5 about halves the time."""
 
     def setup(self, policy: Policy) -> None:
         betas = (self.adam_beta1, self.adam_beta2)
@@ -186,6 +186,6 @@ class ClippedOnPolicy(OnPolicy):
         )
 
     def minibatches(self, batch: Batch, generator: torch.Generator) -> Iterable[Tensor]:
-        """Shuffled minibatches of all epochs, of the elements that the options choose."""
+        """Return the shuffled minibatches of all epochs, over the elements that the options select."""
         chosen = batch.largest_advantages(self.advantage_share) if self.advantage_share < 1 else None
         return batch.minibatches(self.minibatch_size, self.epochs, generator, chosen)

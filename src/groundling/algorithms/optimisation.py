@@ -16,12 +16,12 @@ from groundling.runtime.processes import Processes, in_parts
 
 Schedule = Literal["constant", "linear", "cosine"]
 Terms = dict[str, Tensor]
-"""Terms of a loss by their names in the log: scalar means over the steps that count. The gradient is of ``"loss"``."""
+"""Terms of a loss by their names in the log: scalar means over unmasked steps. ``"loss"`` is differentiated."""
 LossFunction = Callable[[Batch], Terms]
 
 
 class Learner(Protocol):
-    """An algorithm with gradient steps on minibatches, and their options."""
+    """An algorithm that takes gradient steps on minibatches, with its options."""
 
     optimizer: torch.optim.Optimizer
     processes: Processes
@@ -34,12 +34,12 @@ class Learner(Protocol):
 
 
 def trainable(policy: Policy) -> list[Tensor]:
-    """Weights that require gradients."""
+    """Return the weights that require gradients."""
     return [p for p in policy.parameters() if p.requires_grad]
 
 
 def whole_and_parts(parameters: Iterable[Tensor]) -> list[list[Tensor]]:
-    """Separate whole parameters from sharded ones, which no kernel takes together; no group is empty."""
+    """Separate whole parameters from sharded ones, since no kernel accepts both at once; drop empty groups."""
     whole, parts = list[Tensor](), list[Tensor]()
     for parameter in parameters:
         (parts if in_parts(parameter) else whole).append(parameter)
@@ -53,7 +53,7 @@ def make_adamw(
     epsilon: float = 1e-8,
     weight_decay: float = 0.0,
 ) -> torch.optim.AdamW:
-    """AdamW (Loshchilov and Hutter 2019, arXiv 1711.05101) for all trainable weights; only matrices decay."""
+    """Create AdamW (Loshchilov and Hutter 2019, arXiv 1711.05101) for all trainable weights; only matrices decay."""
     parameters = trainable(policy)
     groups = [(parameters, weight_decay)]
     if weight_decay:
@@ -63,14 +63,13 @@ def make_adamw(
         lr=learning_rate,
         betas=betas,
         eps=epsilon,
-        fused=True,  # unfused, a step of a small model takes longer than its gradients
+        fused=True,  # unfused, a small model's step takes longer than its gradients
     )
 
 
 def schedule_learning_rate(algorithm: Learner, remaining: float) -> float:
-    """Set the learning rate for an update when the share ``remaining`` of the training is left, and return it.
-    It rises from 0.1 to 1 of ``learning_rate`` in the share ``warmup``, then stays, or falls to 0 in a line or half a
-    cosine.
+    """Set and return the learning rate for an update, with a fraction ``remaining`` of training left.
+    It rises from a tenth to all of ``learning_rate`` over ``warmup``, then stays, or decays linearly or as a cosine.
     """
     left = remaining / (1 - algorithm.warmup)
     factors = {"constant": 1.0, "linear": left, "cosine": (1 - math.cos(math.pi * left)) / 2}
@@ -90,10 +89,10 @@ def learn(
     target_kl: float | None = None,
     parameters: list[Tensor] | None = None,
 ) -> dict[str, float]:
-    """Take one optimizer step on each minibatch, until one's ``approx_kl`` exceeds ``target_kl``; return mean figures.
-    That minibatch is not learnt from; its figures count. ``parameters`` are those that learn, if the others have no
-    gradient. A gradient that is NaN or infinite raises `RunError` before the step that would spoil the weights,
-    another term after the last minibatch.
+    """Take one optimizer step on each minibatch, until one's ``approx_kl`` exceeds ``target_kl``; return mean metrics.
+    No step is taken on that minibatch, but its metrics are included. Pass ``parameters`` if only some have gradients.
+    A NaN or infinite gradient raises `RunError` before it can corrupt the weights; other terms are checked after the
+    last minibatch.
     """
     if parameters is None:
         parameters = [p for group in learner.optimizer.param_groups for p in group["params"]]
@@ -110,7 +109,7 @@ def learn(
             if reached["approx_kl"] > target_kl:
                 break
         learner.optimizer.step()
-    # Gathered once per update: after every step it would take a small model as long as the step.
+    # Gathered once per update: for a small model, gathering after every step would take as long as the step.
     figures = {name: total / len(norms) for name, total in processes.sum_figures(sums).items()}
     check_finite(figures)
     return {**figures, "grad_norm": sum(norms) / len(norms)}
@@ -119,8 +118,8 @@ def learn(
 def accumulate(
     learner: Learner, batch: Batch, loss: LossFunction, indices: Tensor, parameters: list[Tensor]
 ) -> dict[str, float]:
-    """Compute the gradient of the mean loss of the elements ``indices`` into ``parameters``, in micro-batches.
-    If the device runs out of memory, the micro-batch is halved for the rest of the run, and the minibatch starts again.
+    """Accumulate the gradient of the mean loss over the elements ``indices`` into ``parameters``, in micro-batches.
+    If the device runs out of memory, micro-batches are halved for the rest of the run, and the minibatch is restarted.
     Returns this process's part of every term; the sum over the processes is the mean.
     """
     while True:
@@ -133,18 +132,18 @@ def accumulate(
         except torch.OutOfMemoryError as error:
             problem = str(error).split(". ")[0]
             if not learner.divides_minibatches:
-                raise RunError(f"{problem}: set algorithm.args.minibatch_size lower") from error
-            if any(map(in_parts, parameters)):  # the other processes already wait at the next layer
-                raise RunError(f"{problem}: set algorithm.args.micro_batch_size lower") from error
-        # Outside of the except block, which holds the tensors of the failed pass.
+                raise RunError(f"{problem}: lower algorithm.args.minibatch_size") from error
+            if any(map(in_parts, parameters)):  # the other processes are already waiting at the next layer
+                raise RunError(f"{problem}: lower algorithm.args.micro_batch_size") from error
+        # Outside the except block, whose exception holds the failed pass's tensors.
         if (size := min(size, len(indices))) == 1:
             raise RunError(
                 f"{problem}: there is not enough memory for one observation: set model.gradient_checkpointing=true, or "
                 "train fewer weights (model.lora)"
             )
-        # In steps, like the option, so that it also holds for rollouts of another length.
+        # In steps, like the option, so that it also applies to rollouts of a different length.
         learner.micro_batch_size = steps = math.ceil(size // 2 * batch.num_steps / len(batch))
-        message = f"{problem}: continuing with algorithm.args.micro_batch_size={steps}, which only changes the speed"
+        message = f"{problem}: continuing with algorithm.args.micro_batch_size={steps}, which affects only the speed"
         warnings.warn(message, stacklevel=2)
         torch.cuda.empty_cache()
     learner.processes.sum_gradients(parameters)
@@ -152,12 +151,12 @@ def accumulate(
 
 
 def check_finite(figures: Mapping[str, float]) -> None:
-    """Raise `RunError` if a figure is NaN or infinite."""
+    """Raise `RunError` if a metric is NaN or infinite."""
     for name, value in figures.items():
         if not math.isfinite(value):
             raise RunError(
-                f"{name} became {value}; training stopped before the weights were spoilt. Check that rewards are finite; "
-                "begin a run from the last checkpoint (model.path=…) with a lower algorithm.args.learning_rate"
+                f"{name} became {value}; training stopped before the weights were corrupted. Check that rewards are "
+                "finite, or restart from the last checkpoint (model.path=…) with a lower algorithm.args.learning_rate"
             )
 
 
@@ -169,14 +168,14 @@ def _accumulate_share(
     processes, sharded = learner.processes, any(map(in_parts, parameters))
     parts = [(micro, batch.share(micro, indices)) for micro in micro_batches(indices, size, batch.work, processes)]
     if sharded:
-        # Sharded layers need equally many passes in all processes: one without work repeats an element at weight 0.
+        # Sharded layers need the same number of passes in all processes: spare ones repeat an element at weight 0.
         everyone = [Processes(rank, processes.size) for rank in range(processes.size)]
         most = max(len(list(micro_batches(indices, size, batch.work, process))) for process in everyone)
         parts += [(indices[:1], 0.0)] * (most - len(parts))
     for micro, share in parts:
         terms = loss(batch[micro])
         if terms["loss"].requires_grad:
-            # Sharded parameters are leaves only while they are gathered, and cannot be named as inputs.
+            # Sharded parameters are leaves only while they are gathered, and cannot be passed as inputs.
             (terms["loss"] * share).backward(inputs=None if sharded else parameters)
         values = torch.stack([term.detach() for term in terms.values()]).tolist()
         for name, value in zip(terms, values, strict=True):
@@ -185,7 +184,7 @@ def _accumulate_share(
 
 
 def _clip(parameters: list[Tensor], max_norm: float) -> float:
-    """Clip the norm of all gradients to ``max_norm``, and return what it was."""
+    """Clip the norm of all gradients to ``max_norm``, and return the norm before clipping."""
     if not any(map(in_parts, parameters)):
         return torch.nn.utils.clip_grad_norm_(parameters, max_norm).item()
     groups = whole_and_parts(p for p in parameters if p.grad is not None)
@@ -204,7 +203,7 @@ def settings_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    """Copy a setting as JSON can hold it; the optimizer may change the original in place."""
+    """Copy a setting in JSON-serialisable form; the optimizer may change the original in place."""
     if isinstance(value, torch.Tensor | np.ndarray | np.generic):
         return value.tolist()
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Proximal policy optimisation, and NLPO, which is PPO among the tokens that an older policy finds likely."""
+"""Proximal policy optimisation, and NLPO, which is PPO restricted to the tokens that an older policy finds likely."""
 
 import inspect
 from collections import deque
@@ -36,33 +36,33 @@ class PPO(ClippedOnPolicy):
     gae_lambda: Annotated[float, Ge(0), Le(1)] = 0.99
     """λ of generalised advantage estimation; usually 0.9 to 1."""
     value_clip_range: Annotated[float | None, Gt(0)] = 0.2
-    """Distance that a value may move from the old one without being clipped; null: no clipping."""
+    """Maximum change of a value before it is clipped; null disables clipping."""
     value_coefficient: Annotated[float, Ge(0)] = 1.0
     """Weight of the value loss, which is half the squared error: 1 here is 0.5 in GLAM and Stable-Baselines3."""
     entropy_coefficient: Annotated[float, Ge(0)] = 0.01
-    """Weight of the entropy bonus: raise it when the policy becomes certain too soon; usually 0 to 0.05."""
+    """Weight of the entropy bonus: raise it if the policy becomes deterministic too early; usually 0 to 0.05."""
     normalize_advantages: bool = False
-    """Shift and scale the rollout's advantages to mean 0 and deviation 1 (GLAM does not)."""
+    """Shift and scale the rollout's advantages to mean 0 and standard deviation 1 (GLAM does not)."""
     credit: Credit = "turn"
-    """Advantages of a turn's tokens: "turn": the turn's; "token", "poad": separate ones (see `token_advantages`)."""
+    """Advantages of a turn's tokens: shared ("turn"), or one each ("token" or "poad", see `token_advantages`)."""
     value_epochs: Annotated[int, Ge(0)] = 0
-    """Passes of the value head alone, after the policy's, over the states of the last ``value_rollouts`` rollouts."""
+    """Extra epochs for the value head alone, over the states of the last ``value_rollouts`` rollouts."""
     value_rollouts: Annotated[int, Ge(1), OnlyWith("value_epochs")] = 1
     value_warmup: Annotated[int, Ge(0), OnlyWith("value_epochs")] = 0
-    """Updates at the start in which only the value head learns, by ``value_epochs``."""
+    """Number of initial updates that train only the value head, for ``value_epochs``."""
     detach_values: bool = False
-    """Train only the value head with the value loss, and not the language model."""
+    """Train only the value head, not the language model, with the value loss."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._warmed_up = 0  # updates
-        self._states: deque[tuple[Tensor, Tensor]] = deque(maxlen=self.value_rollouts)  # and returns, by rollout
+        self._warmed_up = 0  # warm-up updates so far
+        self._states: deque[tuple[Tensor, Tensor]] = deque(maxlen=self.value_rollouts)  # with returns, by rollout
 
     def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
         options = ("value_epochs", "detach_values")
         used = [name for name in options if getattr(self, name)]
-        if used and not getattr(policy, "has_value_head", True):  # unknown of a factory function
-            return f"{used[0]} is for policies with a value head on a language model"
+        if used and not getattr(policy, "has_value_head", True):  # unknown for a factory function
+            return f"{used[0]} needs a policy with a value head on a language model"
         return credit_refusal(self.credit, policy) or super().accepts(policy, args, world)
 
     def targets(self, rollout: Rollout) -> Targets:
@@ -119,9 +119,9 @@ class PPO(ClippedOnPolicy):
 @dataclass
 class NLPO(PPO):
     """NLPO (Ramamurthy et al. 2023, arXiv 2210.01241, section 4 and algorithm 1).
-    The policy holds a mask model, an older copy of itself, and samples among the tokens that the mask model finds
-    likely. PPO's ratio and entropy are those of the masked distribution, the KL penalty that of the unmasked one.
-    Every μ updates the mask model becomes a copy of the policy; in the released RL4LMs it never does.
+    The policy holds a mask model, an older copy of itself, and samples from the tokens that the mask model finds
+    likely. PPO's ratio and entropy are those of the masked distribution; the KL penalty is that of the unmasked one.
+    Every μ updates, the mask model is replaced by a copy of the policy; in the released RL4LMs, it never is.
     """
 
     target_update_iterations: Annotated[int, Ge(1)] = 20
@@ -129,7 +129,7 @@ class NLPO(PPO):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._updates = 0  # since training began
+        self._updates = 0  # since the start of training
 
     def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
         if isinstance(policy, type) and not hasattr(policy, "refresh_mask"):
@@ -141,7 +141,7 @@ class NLPO(PPO):
     def update(
         self, policy: Policy, rollout: Rollout, *, generator: torch.Generator, remaining: float = 1.0
     ) -> dict[str, float]:
-        """Update as PPO, and refresh the mask model every ``target_update_iterations`` updates."""
+        """Update as in PPO, and refresh the mask model every ``target_update_iterations`` updates."""
         age = self._updates % self.target_update_iterations
         figures = super().update(policy, rollout, generator=generator, remaining=remaining)
         self._updates += 1

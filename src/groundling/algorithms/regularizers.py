@@ -21,31 +21,29 @@ from groundling.registry import provided
 
 @dataclass(eq=False)
 class Regularizer(ABC):
-    """Adds ``coefficient`` · `value` to a loss. A subclass implements `value`."""
+    """Adds ``coefficient`` · `value` to a loss. Subclasses implement `value`."""
 
-    name: ClassVar[str]  # Of its value in the log
+    name: ClassVar[str]  # The name of its value in the log
     coefficient: float
 
     def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
-        """Return None if it suits the policy and the world, else why not."""
+        """Return None if it applies to the policy and the world, or else why not."""
         return None
 
     def targets(self, rollout: Rollout) -> dict[str, Tensor]:
-        """Tensors ``(num_steps, num_envs)`` that `value` reads from `Batch.more`."""
+        """Return the tensors ``(num_steps, num_envs)`` that `value` reads from `Batch.more`."""
         return {}
 
     def prepare(self, policy: Policy, batch: Batch, generator: torch.Generator) -> None:  # noqa: B027 (most need none)
-        """Called once before a rollout is learnt from; draws random numbers from ``generator``."""
+        """Called once before learning from a rollout; random numbers come from ``generator``."""
 
     @abstractmethod
     def value(self, policy: Policy, evaluation: Evaluated, batch: Batch) -> Tensor:
-        """Mean over the steps of a micro-batch that count; a scalar, with gradients."""
+        """Return the mean over a micro-batch's unmasked steps, a scalar with gradients."""
 
 
 class EntropyBonus(Regularizer):
-    """Mean entropy E[H]; a negative coefficient keeps the policy from becoming deterministic too early (Williams and
-    Peng 1991).
-    """
+    """Mean entropy E[H]; a negative coefficient keeps the policy stochastic for longer (Williams and Peng 1991)."""
 
     name = "entropy"
 
@@ -56,10 +54,10 @@ class EntropyBonus(Regularizer):
 @dataclass(eq=False)
 class KLPenalty(Regularizer):
     """Penalty for moving away from the reference, in the rewards or, as a regularizer, in the loss.
-    In the rewards each step loses c (log π(a) - log π_ref(a)), an estimate of c KL(π ‖ π_ref) (Ziegler et al. 2019,
-    arXiv 1909.08593, equation 2). In the loss it is c E[exp(-d) + d - 1], d = log π - log π_ref (GRPO, arXiv
-    2402.03300, equation 4). Both use log-probabilities before any filter or mask. With a target (KL per step), c
-    follows the measured KL, once per rollout (arXiv 1909.08593, section 2.2, with RL4LMs's rate)::
+    In the rewards, each step loses c (log π(a) - log π_ref(a)), an estimate of c KL(π ‖ π_ref) (Ziegler et al. 2019,
+    arXiv 1909.08593, equation 2). In the loss, it is c E[exp(-d) + d - 1], d = log π - log π_ref (GRPO, arXiv
+    2402.03300, equation 4). Both use log-probabilities before any filter or mask. With a target (KL per step), c is
+    adapted to the measured KL once per rollout (arXiv 1909.08593, section 2.2, with RL4LMs's rate)::
 
         e = clip((KL - target) / target, -0.2, 0.2);  c ← c (1 + 0.1 e)
     """
@@ -76,14 +74,14 @@ class KLPenalty(Regularizer):
         return f"kl_coefficient={self.coefficient} needs a reference to compare the policy to"
 
     def rewards(self, rollout: Rollout) -> Tensor:
-        """Rewards minus the penalty, ``(num_steps, num_envs)``; 0 outside of the mask."""
+        """Return rewards minus the penalty, ``(num_steps, num_envs)``; 0 outside the mask."""
         rewards = rollout.rewards
         if self.coefficient:
             rewards = rewards - self.coefficient * self._kl(rollout)
         return rewards if rollout.mask is None else rewards.masked_fill(~rollout.mask, 0.0)
 
     def targets(self, rollout: Rollout) -> dict[str, Tensor]:
-        """``reference``: log π_ref of the actions, or of the tokens of turns."""
+        """Return ``reference``: log π_ref of the actions, or of the turns' tokens."""
         kl = self._kl(rollout)
         if rollout.tokens is not None and rollout.tokens.kl is not None:
             return {"reference": rollout.tokens.log_probs - rollout.tokens.kl}
@@ -114,13 +112,13 @@ class KLPenalty(Regularizer):
 
 
 class ContrastiveLoss(Regularizer):
-    """Triplet loss that brings together the states of one observation in several prompts (arXiv 2410.19920)::
+    """Triplet loss that aligns the states of one observation under several prompts (arXiv 2410.19920)::
 
         C = E[max(0, |z_i(o) - z_j(o)| - |z_i(o) - z_i(o')| + 1)]
 
     z_i(o) is the state of observation o in prompt i, from which the value is computed. Prompts i and j, and another
-    observation o' of the rollout, are drawn once for each o. Where the texts of o and o' are equal, the loss is 0. It
-    costs three more forward passes over the prompts (ids of at least two, all texts or all conversations).
+    observation o' of the rollout, are sampled once for each o. If o and o' have the same text, the loss is 0. It costs
+    three more forward passes. ``prompts`` are at least two ids, all of plain-text prompts or all of conversations.
     """
 
     name = "contrast"
@@ -131,8 +129,8 @@ class ContrastiveLoss(Regularizer):
 
     def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
         if isinstance(policy, type) and not issubclass(policy, ActionTextPolicy):
-            return f"contrast_coefficient={self.coefficient} is for models that read a prompt and actions' texts"
-        if args.get("system") is not None:  # refused by prompts that are texts
+            return f"contrast_coefficient={self.coefficient} needs a policy that reads a prompt and the actions' texts"
+        if args.get("system") is not None:  # plain-text prompts reject it
             PromptReader(self.prompts, world.language, system=args["system"]).forms(BLANK)
         return None
 

@@ -22,8 +22,8 @@ class Rollout:
     """Transitions as tensors ``(num_steps, num_envs)``, on the CPU; float32 unless stated otherwise."""
 
     observations: Sequence[Any]
-    """``num_steps * num_envs`` observations, at index ``step * num_envs + env``; of `sequences` one for each column. A
-    list, or a class that takes an array of indices and can ``concatenate`` several."""
+    """``num_steps * num_envs`` observations, at index ``step * num_envs + env``; for `sequences`, one per column. A
+    list, or a class that can be indexed with an array and has a ``concatenate`` method."""
     actions: Tensor
     """int64."""
     log_probs: Tensor
@@ -35,35 +35,34 @@ class Rollout:
     last_values: Tensor
     """``(num_envs,)``: values of the observations after the last step."""
     last_observations: Sequence[Any]
-    """``num_envs`` observations after the last step; after the end of an episode, the next one's first."""
+    """``num_envs`` observations after the last step; if an episode ended there, the next one's first."""
     memories: Tensor | None = None
-    """``(num_steps, num_envs, memory_size)``: a recurrent policy's memory before each step, or before every n-th,
-    where `recurrence` is a multiple of n."""
+    """``(num_steps, num_envs, memory_size)``: a recurrent policy's memory before each step, or before every n-th
+    if `recurrence` is a multiple of n."""
     starts: Tensor | None = None
-    """bool: the observation was an episode's first; of a recurrent policy."""
+    """bool: the observation was an episode's first; only for recurrent policies."""
     sequences: bool = False
-    """Each column is one sequence that a policy evaluates at once, such as a text written to a prompt."""
+    """True if each column is one sequence that a policy evaluates as a whole, such as a text written to a prompt."""
     mask: Tensor | None = None
-    """bool: the step counts; False after the end of a sequence or of a single episode. None: all count."""
+    """bool: the step is included; False after the end of a sequence or a single episode. If None, all are included."""
     groups: Tensor | None = None
-    """``(num_envs,)`` int64: columns of one group began alike, as texts to one prompt; None: one group."""
+    """``(num_envs,)`` int64: columns of a group had the same start, such as a prompt. If None, there is one group."""
     kl: Tensor | None = None
     """log π(a) - log π_ref(a) of each action, both before any filter, for a KL penalty."""
     truncation_values: Tensor | None = None
-    """γ V of the last observation where a time limit truncated an episode, else 0. None: truncation is an end like any
-    other."""
+    """γ V of the last observation where a time limit truncated an episode, else 0. None treats it as termination."""
     raw_log_probs: Tensor | None = None
-    """``log_probs`` before any filter or mask; None without one."""
+    """``log_probs`` before any filter or mask; None if there was neither."""
     states: Tensor | None = None
-    """int64: equal for equal states of episodes that began alike; None unless GiGPO needs them."""
+    """int64: equal for equal states of episodes with the same start; None unless GiGPO needs them."""
     tokens: TurnTokens | None = None
-    """Tokens of turns ``(num_steps, num_envs, num_tokens)``, of a policy that writes; `observations` are `Turn`s."""
+    """Tokens ``(num_steps, num_envs, num_tokens)`` if the policy writes turns; `observations` are then `Turn`s."""
     parts: Mapping[str, Tensor] = field(default_factory=dict)
-    """Rewards of each part by name, without its coefficient; for the log."""
+    """Rewards of each part by name, without coefficients; for the log."""
 
     @classmethod
     def concatenate(cls, rollouts: Sequence["Rollout"]) -> "Rollout":
-        """Join rollouts of different envs and equally many steps."""
+        """Join rollouts of different envs with the same number of steps."""
         first = rollouts[0]
         if len(rollouts) == 1:
             return first
@@ -92,11 +91,11 @@ class Rollout:
 
     @property
     def num_transitions(self) -> int:
-        """Number of steps that count."""
+        """Number of unmasked steps."""
         return len(self) if self.mask is None else int(self.mask.sum())
 
     def turn_means(self) -> dict[str, float]:
-        """Mean number of tokens per turn, and share of turns that name no admissible action; {} without turns."""
+        """Return the mean tokens per turn, and the share of turns that name no admissible action; {} without turns."""
         if self.tokens is None:
             return {}
         counted = torch.ones_like(self.dones) if self.mask is None else self.mask
@@ -106,14 +105,14 @@ class Rollout:
         }
 
     def part_means(self) -> dict[str, float]:
-        """``reward/NAME``: mean of each part of the reward, over steps or whole sequences; {} for "env" alone."""
+        """Return ``reward/NAME``: the mean of each reward part over steps or whole sequences; {} for "env" alone."""
         if self.parts.keys() <= {"env"}:
             return {}
         count = self.actions.shape[1] if self.sequences else self.num_transitions
         return {f"reward/{name}": float(rewards.double().sum()) / count for name, rewards in self.parts.items()}
 
     def elements(self, length: int) -> tuple[Sequence[Any], Tensor]:
-        """Cut into what a policy evaluates at once: single steps, segments of ``length`` steps, or whole sequences.
+        """Split into elements that a policy evaluates: single steps, segments of ``length`` steps, or whole sequences.
         Returns observations, or `Segment`s, and the indices of their transitions in the flattened tensors:
         ``(num_elements,)``, or ``(num_elements, length)`` for segments and sequences.
         """
@@ -126,7 +125,7 @@ class Rollout:
             counted = indices[self.mask]
             return _take(self.observations, counted), counted
         if len(indices) % length:
-            raise ConfigError(f"world.num_steps={len(indices)} is not a multiple of the policy's recurrence, {length}")
+            raise ConfigError(f"world.num_steps={len(indices)} must be a multiple of the policy's recurrence {length}")
         segments = indices.unfold(0, length, length).flatten(0, 1)  # (num_elements, length)
         every, starts = len(indices) // len(self.memories), self.starts.flatten()
         memories = self.memories[:: length // every].flatten(0, 1)  # (num_elements, memory_size)
@@ -157,32 +156,32 @@ _TENSORS = ("actions", "log_probs", "values", "advantages", "returns", "index")
 @dataclass
 class Targets:
     """Advantages, returns and weights of a rollout's steps, computed before the update.
-    Tensors ``(num_steps, num_envs)``, or ``(num_steps, num_envs, num_tokens)`` where each token of a turn has its own.
+    Tensors are ``(num_steps, num_envs)``, or ``(num_steps, num_envs, num_tokens)`` if each token has its own value.
     """
 
     advantages: Tensor
     returns: Tensor
-    weights: Tensor | None = None  # How much each step counts in means; None: the rollout's mask
+    weights: Tensor | None = None  # Weight of each step in means. If None, the rollout's mask is used
     more: dict[str, Tensor] = field(default_factory=dict)  # Further tensors that a loss needs, by name
 
 
 @dataclass
 class Batch:
-    """Elements that a policy evaluates at once: single steps, segments of a recurrent policy, or whole sequences.
-    Tensors ``(num_elements,)``, or ``(num_elements, length)`` for segments, sequences and turns (in tokens); on the
-    policy's device, float32 unless stated otherwise.
+    """Elements that a policy evaluates: single steps, segments of a recurrent policy, or whole sequences.
+    Tensors are ``(num_elements,)``, or ``(num_elements, length)`` for segments, sequences and turns (in tokens), on
+    the policy's device, and float32 unless stated otherwise.
     """
 
     observations: Sequence[Any]  # ``num_elements`` observations, or `Segment`s
-    actions: Tensor  # int64; of turns their tokens
+    actions: Tensor  # int64; for turns, their tokens
     log_probs: Tensor  # When the actions were taken
     values: Tensor
     advantages: Tensor
     returns: Tensor
-    weights: Tensor | None  # How much each step, or token, counts in means; None: all equally
+    weights: Tensor | None  # Weight of each step or token in means; None if all are equal
     work: Sequence[Work] | None  # Cost of evaluating each element; None if all cost the same
-    index: Tensor  # int64 ``(num_elements,)``, on the CPU: places in the whole rollout's batch
-    num_steps: int  # Steps that count in the whole rollout; sizes of minibatches are in steps
+    index: Tensor  # int64 ``(num_elements,)``, on the CPU: positions in the whole rollout's batch
+    num_steps: int  # Unmasked steps in the whole rollout; minibatch sizes are in steps
     more: dict[str, Tensor] = field(default_factory=dict)  # Further tensors that a loss needs, by name
 
     @classmethod
@@ -191,11 +190,11 @@ class Batch:
         tokens = rollout.tokens
 
         def cut(tensor: Tensor) -> Tensor:
-            if tokens is not None and tensor.ndim == 2:  # of a turn: the same for all its tokens
+            if tokens is not None and tensor.ndim == 2:  # one per turn: the same for all its tokens
                 tensor = tensor[..., None].expand_as(tokens.ids)
             return tensor.flatten(0, 1)[transitions].to(policy.device)
 
-        # Single steps that do not count are not among the elements.
+        # Masked single steps are not among the elements.
         mask = rollout.mask if transitions.ndim > 1 else None
         mask = mask if tokens is None else tokens.mask
         weights = mask if targets.weights is None else targets.weights
@@ -229,14 +228,14 @@ class Batch:
         )
 
     def elements(self, steps: int) -> int:
-        """Number of elements that hold ``steps`` steps on average; at least one."""
+        """Return the number of elements that hold ``steps`` steps on average; at least one."""
         return max(1, steps * len(self) // self.num_steps)
 
     def minibatches(
         self, steps: int, epochs: int, generator: torch.Generator, chosen: Tensor | None = None
     ) -> Iterator[Tensor]:
-        """Indices of all (or the ``chosen``, bool) elements, shuffled in each epoch and cut every ``steps`` steps.
-        Conversations are shuffled instead of their steps, so that few are cut.
+        """Yield indices of all (or the ``chosen``, bool) elements, shuffled each epoch, split every ``steps`` steps.
+        Whole conversations are shuffled instead of their steps, so that few are split.
         """
         indices = torch.arange(len(self)) if chosen is None else chosen.nonzero().flatten().cpu()
         size = self.elements(steps)
@@ -267,21 +266,20 @@ class Batch:
         return chosen
 
     def share(self, part: Tensor, whole: Tensor) -> float:
-        """Share of the weights of the elements ``whole`` that the elements ``part`` have."""
+        """Return the share of the total weight of the elements ``whole`` that the elements ``part`` have."""
         if self.weights is None:
             return len(part) / len(whole)
         return float(self.weights[part].sum() / self.weights[whole].sum().clamp(min=1))
 
 
 def micro_batches(indices: Tensor, size: int, work: Sequence[Work] | None, processes: Processes) -> Iterator[Tensor]:
-    """Cut this process's share of a minibatch's ``indices`` into pieces of at most ``size``.
-    Each element is in one piece of one process. With ``work``, elements of similar length are put together, to save
-    padding; those of one key into one process, unless another would get none; and the steps of a conversation into one
-    piece.
+    """Split this process's share of a minibatch's ``indices`` into pieces of at most ``size``.
+    Each element is in one piece of one process. With ``work``, elements of similar length are grouped to save padding,
+    those with equal keys go to one process (unless another would get none), and a conversation's steps to one piece.
     """
     if work is None:
         share = indices[processes.rank :: processes.size]
-        yield from share.split(size) if len(share) else ()  # split gives one piece of an empty tensor
+        yield from share.split(size) if len(share) else ()  # split would yield one piece for an empty tensor
         return
     together: dict[Hashable, list[int]] = {}
     for index in sorted(indices.tolist(), key=lambda i: work[i].tokens):

@@ -28,7 +28,7 @@ class TRPO(OnPolicy):
     θ = θ_old + αʲ sqrt(2 δ / xᵀA x) x for the first j that keeps the bound and improves the objective on the rollout.
 
     F x is a Hessian-vector product of the KL, by double differentiation. The trust region covers the weights that the
-    choice of actions depends on; those that only the value depends on are then fitted by Adam, so give the value function
+    choice of actions depends on. Adam then fits those that only the value depends on, so give the value function
     separate weights.
     """
 
@@ -36,15 +36,15 @@ class TRPO(OnPolicy):
     """Adam's step size for the value function; the policy's step follows from target_kl."""
     target_kl: Annotated[float, Gt(0)] = 0.01  # δ: how far the policy may move in an update, in nats per step
     gae_lambda: Annotated[float, Ge(0), Le(1)] = 0.95  # λ of generalised advantage estimation; usually 0.9 to 1
-    normalize_advantages: bool = True  # Shift and scale the rollout's advantages to mean 0 and deviation 1
+    normalize_advantages: bool = True  # Shift and scale advantages to mean 0 and standard deviation 1
     conjugate_gradient_steps: Annotated[int, Ge(1)] = 15
     damping: Annotated[float, Ge(0)] = 0.1  # Added to F's diagonal
     line_search_steps: Annotated[int, Ge(1)] = 10
-    line_search_factor: Annotated[float, Ge(0), Lt(1)] = 0.8  # α: factor between the lengths of two tries
+    line_search_factor: Annotated[float, Ge(0), Lt(1)] = 0.8  # α: ratio of successive step lengths
     critic_epochs: Annotated[int, Ge(1)] = 10  # Passes of the value function over each rollout
     minibatch_size: Annotated[int, Ge(1)] = 128
-    """Steps per step of the value function; of whole sequences as many as hold so many on average."""
-    max_grad_norm: Annotated[float, Gt(0)] = 0.5  # Of the value function's gradient
+    """Steps per optimizer step of the value function; for whole sequences, as many as hold this many on average."""
+    max_grad_norm: Annotated[float, Gt(0)] = 0.5  # For the value function's gradient
 
     def setup(self, policy: Policy) -> None:
         self.optimizer = torch.optim.Adam(trainable(policy), lr=self.learning_rate)
@@ -60,10 +60,10 @@ class TRPO(OnPolicy):
         return {"loss": policy_loss, "policy_loss": policy_loss}
 
     def optimize(self, policy: Policy, batch: Batch, generator: torch.Generator) -> dict[str, float]:
-        """Take one step of the policy on the whole rollout, and ``critic_epochs`` of the value function."""
+        """Take one policy step on the whole rollout, then train the value function for ``critic_epochs``."""
         actor, critic = _actor_and_critic(policy, batch)
         figures = self._step(policy, batch, actor)
-        self.optimizer.zero_grad(set_to_none=True)  # Adam must not step on the actor's gradients
+        self.optimizer.zero_grad(set_to_none=True)  # Adam must not apply the actor's gradients
 
         def value_loss(part: Batch) -> Terms:
             values = policy.evaluate(part.observations, part.actions).values
@@ -93,7 +93,7 @@ class TRPO(OnPolicy):
     def _line_search(
         self, policy: Policy, batch: Batch, actor: list[Tensor], step: Tensor, objective: float
     ) -> dict[str, float]:
-        """Take the longest of the tried steps that keeps the bound and improves on ``objective``."""
+        """Take the longest candidate step that satisfies the bound and improves on ``objective``."""
         old = torch.cat([p.detach().flatten() for p in actor])
 
         def terms(part: Batch) -> Terms:
@@ -118,7 +118,7 @@ class TRPO(OnPolicy):
         return {"surrogate_gain": 0.0, "step_kl": 0.0, "step_size": 0.0}
 
     def _curvature(self, policy: Policy, batch: Batch, actor: list[Tensor], vector: Tensor) -> Tensor:
-        """A ``vector``: the gradient of ∇KL · vector, plus damping, for the KL from the present policy to itself."""
+        """Return A ``vector``: the gradient of ∇KL · vector, plus damping, for the current policy's KL to itself."""
         pieces = vector.split([p.numel() for p in actor])
 
         def product(part: Batch) -> Terms:
@@ -134,7 +134,7 @@ class TRPO(OnPolicy):
 
 def conjugate_gradient(product: Callable[[Tensor], Tensor], b: Tensor, steps: int) -> Tensor:
     """Solve A x = b ``(n,)`` for a positive definite A, given as ``product(v) = A v`` (Hestenes and Stiefel 1952).
-    ``steps`` is the maximum; n are exact, up to rounding.
+    ``steps`` is the maximum number of iterations; n give the exact solution, up to rounding.
     """
     x, residual = torch.zeros_like(b), b.clone()
     direction, squared = residual, residual @ residual
@@ -150,7 +150,7 @@ def conjugate_gradient(product: Callable[[Tensor], Tensor], b: Tensor, steps: in
 
 
 def _actor_and_critic(policy: Policy, batch: Batch) -> tuple[list[Tensor], list[Tensor]]:
-    """Weights that the choice of actions depends on, and weights that only the value depends on."""
+    """Return the weights that the choice of actions depends on, and those that only the value depends on."""
     weights = trainable(policy)
 
     def reached(output: Tensor) -> list[bool]:
@@ -159,10 +159,10 @@ def _actor_and_critic(policy: Policy, batch: Batch) -> tuple[list[Tensor], list[
         gradients = torch.autograd.grad(output.sum(), weights, retain_graph=True, allow_unused=True)
         return [g is not None for g in gradients]
 
-    # A single admissible action is no choice: it takes no logits, and has a log-probability of 0.
+    # With a single admissible action there is no choice: no logits are used, and its log-probability is 0.
     chosen = batch.log_probs.reshape(len(batch), -1).ne(0).any(1)
     example = batch[chosen.int().argmax().reshape(1).cpu()]
-    # Checkpointed layers are computed again as in the first pass, so both need these kernels.
+    # Checkpointed layers are recomputed as in the first pass, so both passes need these kernels.
     with _twice_differentiable():
         evaluation = policy.evaluate(example.observations, example.actions)
         in_choice, in_value = reached(evaluation.log_probs), reached(evaluation.values)

@@ -1,4 +1,4 @@
-"""Policies: actors with value functions, over language models, networks, servers and scripts."""
+"""Policies: actors with value functions, backed by language models, small networks, servers or scripts."""
 
 from groundling.policies.action_generating import ActionGeneratingPolicy, ActionWritingPolicy
 from groundling.policies.action_scoring import ActionHeadPolicy, ActionScoringPolicy, ActionTextPolicy

@@ -1,4 +1,4 @@
-"""A language model thinks before it acts, or writes its action freely."""
+"""Policies that write each action token by token, optionally after a thought."""
 
 import math
 from collections.abc import Sequence
@@ -24,14 +24,14 @@ from groundling.policies.text_states import scatter
 class ActionWritingPolicy(ActionTextPolicy):
     """π(a | prompt) = Π_t P(a_t | prompt, a_<t, admissible continuations): guided decoding.
 
-    At each token only those that continue an admissible action are allowed, with renormalised probabilities (Outlines,
-    arXiv 2307.09702; the trie of texts is GENRE's, arXiv 2010.00904). An action that another one begins with, as "go"
-    begins "go left", ends with any of the model's end tokens, whose probabilities are added. Actions with equal tokens
-    share their probability. One pass gives the probabilities of all actions (`LanguageModel.score_guided`).
+    At each step, only tokens that continue an admissible action are allowed, with renormalised probabilities
+    (Outlines, arXiv 2307.09702; the trie is GENRE's, arXiv 2010.00904). An action that is a prefix of another ("go" of
+    "go left") ends with any of the model's end tokens; their probabilities are summed. Actions with equal tokens share
+    their probability. One pass gives the probabilities of all actions (`LanguageModel.score_guided`).
 
-    ``action_scoring`` takes a softmax over whole actions instead, which is another distribution (Grammar-Aligned
-    Decoding, arXiv 2405.21047). Here tokens without alternative cost a long action nothing, and "wait" and three actions
-    that begin with "take" are first a choice between two tokens.
+    ``action_scoring`` takes a softmax over whole actions instead, giving a different distribution (Grammar-Aligned
+    Decoding, arXiv 2405.21047). Here, tokens without an alternative cost a long action nothing. Given "wait" and three
+    actions that start with "take", the first choice is between two tokens.
     """
 
     def score(self, lm: LanguageModel, prompts: Prompts, actions: list[list[str]]) -> tuple[Tensor, Tensor]:
@@ -39,39 +39,39 @@ class ActionWritingPolicy(ActionTextPolicy):
         return scores.log_probs, scores.state
 
 
-_ROWS = 256  # Tokens whose logits are computed at once where there are no gradients
+_ROWS = 256  # Number of tokens whose logits are computed at once without gradients
 
 
 @policies.register("action_generating")
 class ActionGeneratingPolicy(ActionWritingPolicy):
     """An agent that writes each turn token by token: P(turn | prompt) = Π_t P(token_t | prompt, tokens before it).
 
-    With ``thought_ends`` it thinks before it acts (ReAct, arXiv 2210.03629): it writes freely up to that text, and
-    then its action. If the thought has ``max_thought_tokens`` tokens without it, the text is inserted.
+    With ``thought_ends`` it thinks before it acts (ReAct, arXiv 2210.03629): it writes freely until that string
+    appears, and then writes its action. If a thought reaches ``max_thought_tokens`` first, the string is inserted.
 
-    The action is ``guided``: only continuations of admissible actions are allowed, as in ``action_writing``, with the
-    same probabilities if there is no thought. Otherwise it is written freely, up to an end token, a line break, or
-    ``max_action_tokens``. It is valid if it has the tokens of an admissible action, or equals one apart from case,
-    blanks, and surrounding marks (see `find_action`). For other answers ``invalid_action`` is taken, and their rate is
-    logged (``invalid_actions``).
+    If ``guided``, only continuations of admissible actions are allowed, as in ``action_writing``, with the same
+    probabilities if there is no thought. Otherwise the action is written freely, up to an end token, a line break, or
+    ``max_action_tokens``. It is valid if it has the tokens of an admissible action, or equals one up to case,
+    whitespace and surrounding punctuation (see `find_action`). Invalid answers are replaced by ``invalid_action``;
+    their rate is logged as ``invalid_actions``.
 
-    Log-probabilities are those that tokens were drawn from, after temperature and guide; inserted tokens have none.
-    Prompts contain past actions as the env has them; past thoughts are not read again.
+    Log-probabilities are those of the distribution sampled from, after temperature and guidance; they are 0 for
+    inserted tokens. Prompts contain past actions as the env records them, but no past thoughts.
 
-    Actions with equal tokens are drawn with equal probability once their tokens are written; this share counts in
-    `Action.log_probs`, not in those of tokens. Cloned from a dataset, an action is written without a thought.
+    If several actions have the written tokens, one is sampled uniformly. Its share is included in `Action.log_probs`
+    but not in the log-probabilities of tokens. When cloning a dataset, actions are written without thoughts.
 
     Args:
         lm, reference, prompt, language, replacements, system: See `ActionTextPolicy`.
-        value_hidden_sizes: Widths of the value head's hidden layers. It gives a value before each token.
-        temperature: Divides the logits of tokens.
+        value_hidden_sizes: Widths of the value head's hidden layers. The head gives a value before each token.
+        temperature: Divides the token logits.
         guided: Allow only admissible actions.
-        max_action_tokens: Most tokens of a free action; None: 16, or the length of the longest admissible one with its
-            end.
-        invalid_action: Taken when an answer names no admissible action; None, or not admissible: the first that is.
-        thought_begins: Inserted before a thought.
-        thought_ends: The text that ends a thought; None: no thoughts.
-        max_thought_tokens: Most tokens of a thought; None: 48.
+        max_action_tokens: Maximum number of tokens in a free action. If None, 16 is used, or the length of the longest
+            admissible action plus its end token if that is more.
+        invalid_action: Replaces invalid answers. If None or not admissible, the first admissible action is taken.
+        thought_begins: String inserted before a thought.
+        thought_ends: String that ends a thought. If None, there are no thoughts.
+        max_thought_tokens: Maximum number of tokens in a thought. If None, 48 is used.
     """
 
     writes_turns: ClassVar[bool] = True
@@ -116,7 +116,7 @@ class ActionGeneratingPolicy(ActionWritingPolicy):
             self.rules.answer(seen.actions, in_conversation, () if self.lm.is_encoder_decoder else prompt)
             for seen, prompt in zip(observations, prompts, strict=True)
         ]
-        # One for each token, and one to choose among actions of equal tokens.
+        # One for each token, and one to choose among actions with equal tokens.
         uniforms = None if deterministic else _uniforms(len(answers), most + 1, generator)
         self._write(answers, prompts, uniforms)
         log_shares = torch.zeros(len(answers))
@@ -140,7 +140,7 @@ class ActionGeneratingPolicy(ActionWritingPolicy):
         )
 
     def _write(self, answers: Sequence[Answer], prompts: Sequence[list[int]], uniforms: Tensor | None) -> None:
-        """Write all answers to their ends, a token of each at a time; without uniforms the likeliest."""
+        """Write all answers in parallel, one token at a time; without ``uniforms``, take the most likely tokens."""
         writing = list(range(len(answers)))
         while writing:
             with self.lm.autocast():
@@ -163,9 +163,9 @@ class ActionGeneratingPolicy(ActionWritingPolicy):
         """Compute log-probabilities, entropies and values of turns, or of demonstrated actions.
 
         Args:
-            observations: `Turn`s; or observations of a dataset.
-            actions: int64 ``(batch, num_tokens)``, the tokens of turns; or ``(batch,)``, indices of actions. Results
-                have the same shape. Entropies and values of tokens without a choice are meaningless.
+            observations: `Turn`s, or observations from a dataset.
+            actions: int64 ``(batch, num_tokens)``, the turns' tokens, or ``(batch,)``, action indices. Results have
+                the same shape. Entropies and values of tokens that had no alternative are meaningless.
         """
         if not isinstance(observations[0], Turn):
             return self._evaluate_demonstrated(observations, actions)
@@ -201,7 +201,7 @@ class ActionGeneratingPolicy(ActionWritingPolicy):
 
     @torch.no_grad()
     def reference_log_probs(self, observations: Sequence[Any], actions: Tensor) -> Tensor | None:
-        """Return log-probabilities of the tokens of `Turn`s, ``(batch, num_tokens)``; None without a reference."""
+        """Return the log-probabilities of the turns' tokens, ``(batch, num_tokens)``; None without a reference."""
         if self.reference is None:
             return None
         among = [ids for turn in observations for ids in turn.among]
@@ -217,7 +217,7 @@ class ActionGeneratingPolicy(ActionWritingPolicy):
         return scatter(torch.cat(parts), mask.to(states.device))
 
     def outputs(self, observations: Sequence[TextObservation]) -> Outputs | None:
-        """Return the outputs of a guided policy without thoughts; None for others, before they have written."""
+        """Return the outputs of a guided policy without thoughts; None for other policies, which must write first."""
         only_action = self.rules.guided and self.rules.thought_ends is None
         return self.distributions(observations) if only_action else None
 
@@ -235,13 +235,13 @@ class ActionGeneratingPolicy(ActionWritingPolicy):
 
 
 def _token_mask(turns: Sequence[Turn], width: int) -> Tensor:
-    """Return bool ``(num_turns, width)``: the turn has this token."""
+    """Return a bool mask ``(num_turns, width)``, True where a turn has a token."""
     return torch.arange(width) < torch.tensor([[len(turn.tokens)] for turn in turns])
 
 
 def _uniforms(num_answers: int, num_tokens: int, generator: torch.Generator | None) -> Tensor:
-    """Draw float64 ``(num_answers, num_tokens)`` in [0, 1): a stream for each answer, seeded by one draw."""
-    # So an answer depends neither on the length of others nor on how envs are split over processes.
+    """Sample float64 ``(num_answers, num_tokens)`` in [0, 1), with a separately seeded stream for each answer."""
+    # This way an answer depends neither on the lengths of other answers nor on how envs are split over processes.
     seeds = torch.rand(num_answers, dtype=torch.float64, generator=generator)
     streams = [np.random.default_rng(int(seed * 2**53)).random(num_tokens) for seed in seeds.tolist()]
     return torch.from_numpy(np.stack(streams))

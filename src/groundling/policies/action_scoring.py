@@ -21,21 +21,21 @@ _CALIBRATION_BATCH = 32
 
 
 class ActionTextPolicy(LanguageModelPolicy):
-    """π(a | prompt) from the text of a; subclasses implement `score`.
+    """Computes π(a | prompt) from the text of action a; subclasses implement `score`.
 
-    The value function is an MLP on the same forward pass: on the first decoder position of an encoder-decoder model,
-    on the prompt's last token of a causal one.
+    The value function is an MLP on a hidden state of the same forward pass: at the first decoder position of an
+    encoder-decoder model, or at the prompt's last token of a causal model.
 
     Args:
         lm: The language model; its weights are the policy's.
-        reference: A frozen language model, for a KL penalty; ``lm`` itself stands for its weights with the LoRA
-            adapters off, which takes no memory. Costs one more pass for each action. None: no KL.
+        reference: A frozen language model for a KL penalty. Pass ``lm`` itself to use its weights without the LoRA
+            adapters, which takes no extra memory. It costs one more pass per action. If None, there is no penalty.
         prompt, language, replacements, system: See `PromptPolicy`.
         value_hidden_sizes: Widths of the value head's hidden layers (1024 and 1024 in GLAM).
-        temperature: Above 1 makes the actions' probabilities more alike, below 1 less.
-        calibration: Number of observations of random play, such as 256, over which each action's mean log-probability
-            is taken and then subtracted (see `calibrate`), since a pretrained model prefers the same action in every
-            state; 0: none.
+        temperature: Values above 1 flatten the distribution over actions; values below 1 sharpen it.
+        calibration: Number of observations from random play, such as 256, for estimating each action's mean
+            log-probability. It is subtracted (see `calibrate`) because a pretrained model prefers the same action in
+            every state. 0 disables calibration.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class ActionTextPolicy(LanguageModelPolicy):
 
     @abstractmethod
     def score(self, lm: LanguageModel, prompts: Prompts, actions: list[list[str]]) -> tuple[Tensor, Tensor]:
-        """Score each prompt's actions with ``lm``, the policy's or the reference's, with gradients.
+        """Score each prompt's actions with ``lm`` (the policy's model or the reference), with gradients.
 
         Returns:
             Float32 ``(batch, num_actions)``: normalised log-probabilities, padded with -inf.
@@ -83,18 +83,16 @@ class ActionTextPolicy(LanguageModelPolicy):
         return log_probs.gather(-1, actions[:, None].to(log_probs.device))[:, 0]
 
     def exploration_advice(self) -> str | None:
-        return f"raise policy.args.temperature={self.temperature:g}, which makes actions more alike in probability"
+        return f"raise policy.args.temperature={self.temperature:g}, which flattens the distribution over actions"
 
     @torch.no_grad()
     def calibrate(self, observations: Sequence[TextObservation]) -> None:
-        """Subtract each action's mean log-probability over these observations from now on.
+        """From now on, subtract each action's mean log-probability over these observations.
 
-        Batch calibration (Zhou et al. 2023, arXiv 2309.17249); the observations must have the same actions.
+        This is batch calibration (Zhou et al. 2023, arXiv 2309.17249). All observations must have the same actions.
         """
         if len({o.actions for o in observations}) > 1:
-            raise ConfigError(
-                "policy.args.calibration needs equal actions in all states, and this env's change: leave it out"
-            )
+            raise ConfigError("policy.args.calibration needs an env whose actions never change: leave it out")
         self._means = None
         batches = range(0, len(observations), _CALIBRATION_BATCH)
         parts = [self._score(self.lm, observations[i : i + _CALIBRATION_BATCH])[0] for i in batches]
@@ -116,7 +114,7 @@ class ActionTextPolicy(LanguageModelPolicy):
             log_probs, states = self.score(lm, self.read(observations), actions)
         if self._means is not None:
             if log_probs.shape[1] != len(self._means):
-                raise ConfigError(f"calibrated on {len(self._means)} actions, and there are {log_probs.shape[1]} here")
+                raise ConfigError(f"calibrated on {len(self._means)} actions, but there are {log_probs.shape[1]} here")
             log_probs = (log_probs - self._means).log_softmax(-1)
         return log_probs, states
 
@@ -128,10 +126,10 @@ class ActionScoringPolicy(ActionTextPolicy):
     Args:
         lm, reference, prompt, language, replacements, system: See `ActionTextPolicy`.
         value_hidden_sizes, temperature, calibration: See `ActionTextPolicy`.
-        normalize: "sum" adds the tokens' log-probabilities, as in the paper, so long actions are hardly ever taken next
-            to short ones. With the mean per "token" or per "word" (TWOSOME, arXiv 2401.14151) actions become nearly
-            equally likely. ``action_writing`` has no such preference.
-        compat: "glam" scores as the original's released code does (see `LanguageModel.score`).
+        normalize: "sum" adds the tokens' log-probabilities, as in the paper, so long actions are rarely chosen over
+            short ones. The mean per "token" or per "word" (TWOSOME, arXiv 2401.14151) makes actions nearly equally
+            likely. ``action_writing`` has no length bias.
+        compat: "glam" scores as the original released code does (see `LanguageModel.score`).
     """
 
     def __init__(
@@ -157,8 +155,8 @@ class ActionScoringPolicy(ActionTextPolicy):
     def exploration_advice(self) -> str | None:
         if self.normalize == "sum" and self.compat is None:
             return (
-                "policy.args.normalize=sum adds up the log-probabilities of an action's tokens, so that long actions "
-                "are hardly ever taken next to short ones: take policy.id=action_writing, or normalize=token, and "
+                "policy.args.normalize=sum adds up the log-probabilities of an action's tokens, so long actions are "
+                "rarely chosen over short ones: set policy.id=action_writing, or normalize=token, and "
                 "policy.args.temperature=2"
             )
         return super().exploration_advice()
@@ -172,12 +170,12 @@ class ActionScoringPolicy(ActionTextPolicy):
 class ActionHeadPolicy(LanguageModelPolicy):
     """π(· | prompt) = softmax of an MLP on the prompt's state (GLAM, section 4.1); a value head reads the same state.
 
-    The state is that of the first decoder position of an encoder-decoder model, of the prompt's last token of a causal
-    one. GLAM's NPAE is this policy with ``model.init=embeddings``.
+    The state is taken at the first decoder position of an encoder-decoder model, or at the prompt's last token of a
+    causal model. GLAM's NPAE is this policy with ``model.init=embeddings``.
 
     Args:
         lm: The language model; its weights are the policy's.
-        num_actions: The largest number of admissible actions; output ``i`` belongs to the ``i``-th of them.
+        num_actions: Maximum number of admissible actions; output ``i`` belongs to the ``i``-th action.
         prompt, language, replacements, system: See `PromptPolicy`.
         hidden_sizes: Widths of each head's hidden layers (1024 and 1024 in GLAM).
     """
@@ -203,8 +201,8 @@ class ActionHeadPolicy(LanguageModelPolicy):
         counts = torch.tensor([len(o.actions) for o in observations])
         if int(counts.max()) > self.num_actions:
             raise ConfigError(
-                f"{int(counts.max())} actions are admissible, and the action head has {self.num_actions} outputs: set "
-                "policy.args.num_actions to the length of the longest list"
+                f"{int(counts.max())} actions are admissible, but the action head has {self.num_actions} outputs: set "
+                "policy.args.num_actions to the maximum number of admissible actions"
             )
         if int(counts.min()) < self.num_actions:
             beyond = torch.arange(self.num_actions) >= counts[:, None]

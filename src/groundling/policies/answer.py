@@ -1,4 +1,4 @@
-"""Written answers of an agent: the tokens that may come, the end of an answer, and the action that it names."""
+"""An agent's written answers: the tokens allowed next, the end of an answer, and the action that it names."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,22 +18,22 @@ _ACTION_TOKENS, _THOUGHT_TOKENS = 16, 48
 
 @dataclass(frozen=True)
 class ActionTokens:
-    """The token ids of a list of admissible actions, as an answer contains them."""
+    """The token ids of a list of admissible actions, as they appear in an answer."""
 
     actions: tuple[str, ...]
-    opening: list[int]  # inserted first: the beginning of a thought, or the template's text before an answer
-    tokens: list[list[int]]  # of each action, after the opening or a thought
-    end: int  # ends an action: a turn's end token, or a text's
-    paths: list[list[int]]  # guided decoding: each action up to its last choice, at least one token
-    max_length: int  # of a written action in tokens, the end included
+    opening: list[int]  # inserted first: the start of a thought, or the template's text before an answer
+    tokens: list[list[int]]  # the tokens of each action, after the opening or a thought
+    end: int  # ends an action: the end token of a turn or of a text
+    paths: list[list[int]]  # guided decoding: each action's tokens up to the last choice, at least one
+    max_length: int  # maximum length of a written action in tokens, including the end token
 
     def equal(self, action: int) -> list[int]:
-        """Return the indices of all actions with the tokens of ``action``, which the model writes alike."""
+        """Return the indices of all actions with the same tokens as ``action``, which the model cannot distinguish."""
         return [index for index, ids in enumerate(self.tokens) if ids == self.tokens[action]]
 
 
 class AnswerRules:
-    """The rules of an answer: arguments of `ActionGeneratingPolicy`."""
+    """The rules for writing an answer; see `ActionGeneratingPolicy` for the arguments."""
 
     def __init__(
         self,
@@ -46,10 +46,10 @@ class AnswerRules:
         max_thought_tokens: int | None = None,
     ) -> None:
         if thought_ends is not None and not thought_ends.strip():
-            raise ConfigError(f"policy.args.thought_ends={thought_ends!r} is blank: give a text, such as Action:")
+            raise ConfigError(f"policy.args.thought_ends={thought_ends!r} is blank: use a string such as Action:")
         self.ends = lm.end_tokens.ids
         if not self.ends:
-            raise ConfigError("this model has no end token, without which no answer ends: set model.tokenizer")
+            raise ConfigError("this model has no end token, so no answer could end: set model.tokenizer")
         self.guided, self.invalid_action, self.thought_ends = guided, invalid_action, thought_ends
         self.max_thought_tokens = 0 if thought_ends is None else max_thought_tokens or _THOUGHT_TOKENS
         self.closing = list(lm.tokenizer(thought_ends, add_special_tokens=False)["input_ids"] if thought_ends else [])
@@ -58,11 +58,11 @@ class AnswerRules:
 
     @property
     def usual_tokens(self) -> int:
-        """Most tokens of an answer, unless an admissible action is longer than usual."""
+        """Maximum number of tokens in an answer, unless an admissible action is unusually long."""
         return self._other_tokens(False) + (self._max_action_tokens or _ACTION_TOKENS)
 
     def max_tokens(self, observations: Sequence[TextObservation], in_conversation: bool = False) -> int:
-        """Return the largest number of tokens that an answer to one of these observations can have."""
+        """Return the maximum number of tokens in an answer to any of these observations."""
         lengths = [self.action_tokens(seen.actions, in_conversation).max_length for seen in observations]
         return self._other_tokens(in_conversation) + max(lengths)
 
@@ -108,8 +108,8 @@ class AnswerRules:
         tokens = known.tokens[action]
         if not self.guided and len(tokens) > known.max_length:
             raise ConfigError(
-                f"policy.args.max_action_tokens={known.max_length} leaves no room for the action "
-                f"{observation.actions[action]!r} of {len(tokens)} tokens: set that at least, or leave it out"
+                f"policy.args.max_action_tokens={known.max_length} is too small for the action "
+                f"{observation.actions[action]!r}, which has {len(tokens)} tokens: raise it, or leave it out"
             )
         path = known.paths[action] if self.guided else [*tokens, known.end]
         while not answer.ended:
@@ -118,7 +118,7 @@ class AnswerRules:
         return answer.turn(observation)
 
     def decoder(self, before: Sequence[int], skip_special_tokens: bool = False) -> Continuation:
-        """Return a decoder of the text that follows the tokens ``before``."""
+        """Return a decoder for the text that follows the tokens ``before``."""
         return Continuation(self._lm.tokenizer, before, skip_special_tokens)
 
 
@@ -134,14 +134,14 @@ class Answer:
     thought: list[int] = field(default_factory=list)
     action_ids: list[int] = field(default_factory=list)  # the action's tokens
     ended: bool = False
-    action: int = 0  # index of the action named, or taken instead
+    action: int = 0  # index of the action that is named, or taken instead
     invalid: bool = False  # the answer names no admissible action
 
     def __post_init__(self) -> None:
         self.thinks = self.rules.thought_ends is not None
-        self.inserted = list(self.choices.opening)  # tokens that a rule writes next
-        self._begun = ""  # of the action, in the token that ended the thought
-        self._decoder: Continuation | None = None  # of the thought, then of the action
+        self.inserted = list(self.choices.opening)  # tokens that the rules insert next
+        self._begun = ""  # start of the action, in the token that ended the thought
+        self._decoder: Continuation | None = None  # decodes the thought, then the action
 
     def turn(self, observation: TextObservation) -> Turn:
         text = self.rules.decoder(self.prompt).append(*self.tokens)
@@ -157,7 +157,7 @@ class Answer:
         return tuple(sorted({path[length] for path in self.choices.paths if path[:length] == self.action_ids}))
 
     def write(self, token: int, log_prob: float = 0.0, value: float = 0.0) -> None:
-        """Append a token, and those after it that have no alternative."""
+        """Append a token, and the following tokens that have no alternative."""
         self._append(token, self.allowed, log_prob, value)
         while not self.ended and (allowed := self.allowed) is not None and len(allowed) == 1:
             self._append(allowed[0], allowed, 0.0, 0.0)
@@ -196,14 +196,14 @@ class Answer:
             self.action = action_instead(self.rules.invalid_action, self.choices.actions) if named is None else named
 
     def _named(self, text: str) -> int | None:
-        """Return the action with exactly the written tokens, which may decode to another text, or that of the text."""
+        """Return the action with exactly the written tokens, which may decode differently, or the one in ``text``."""
         ids = self.action_ids[:-1] if self.action_ids[-1] in self.rules.ends else self.action_ids
         if not self._begun.strip() and ids in self.choices.tokens:
             return self.choices.tokens.index(ids)
         return find_action(text, self.choices.actions)
 
     def _text_with(self, token: int, skip_special_tokens: bool) -> str:
-        """Return the text of the thought or action up to ``token``, the last one written."""
+        """Return the text of the thought or action up to ``token``, the last token written."""
         if self._decoder is None:
             self._decoder = self.rules.decoder([*self.prompt, *self.tokens[:-1]], skip_special_tokens)
         return self._decoder.append(token)
@@ -212,8 +212,8 @@ class Answer:
 def find_action(text: str, actions: Sequence[str]) -> int | None:
     """Return the index of the action that a text names, or None.
 
-    An exact match comes first; otherwise case, blanks, and surrounding quotation marks, asterisks, full stops and
-    exclamation marks are ignored.
+    An exact match is tried first. Otherwise case, whitespace, and surrounding quotation marks, backticks, asterisks,
+    full stops and exclamation marks are ignored.
     """
     if text.strip() in actions:
         return list(actions).index(text.strip())
@@ -222,7 +222,7 @@ def find_action(text: str, actions: Sequence[str]) -> int | None:
 
 
 def action_instead(invalid_action: str | None, actions: Sequence[str]) -> int:
-    """Return the index of ``invalid_action``, taken for invalid answers; 0 if it is missing or not admissible."""
+    """Return the index of ``invalid_action``, which replaces invalid answers; 0 if it is None or not admissible."""
     named = None if invalid_action is None else find_action(invalid_action, actions)
     return 0 if named is None else named
 

@@ -1,4 +1,4 @@
-"""Types of arguments that several policies have: what a run provides, and texts of prompts."""
+"""Argument types shared by several policies: objects that a run provides, and prompt settings."""
 
 from collections.abc import Mapping
 from typing import Annotated
@@ -6,14 +6,14 @@ from typing import Annotated
 from groundling.fields import Gt, Provided, ReadByModel, are_texts
 from groundling.lm import LanguageModel
 
-TrainedModel = Annotated[LanguageModel, Provided("lm", decided_by="model.path")]  # The model of ``model.path``
+TrainedModel = Annotated[LanguageModel, Provided("lm", decided_by="model.path")]  # The model at ``model.path``
 ReferenceModel = Annotated[LanguageModel | None, Provided("reference", decided_by="model.path")]
-"""The model as training began, where the algorithm penalises the distance from it."""
+"""The model at the start of training, if the algorithm penalises the distance from it."""
 ValueBase = Annotated[LanguageModel | None, Provided("value_base", decided_by="model.path")]
-"""The model as training began, for an adapter of the values."""
-NumActions = Annotated[int, Provided("num_actions", settable=int)]  # The largest number of admissible actions
+"""The model at the start of training, as the base of the value function's adapter."""
+NumActions = Annotated[int, Provided("num_actions", settable=int)]  # Maximum number of admissible actions
 Language = Annotated[str, Provided("language", settable=str)]  # The language of the env's sentences
 Critic = Annotated[bool, Provided("critic", settable=bool)]  # True if the algorithm learns a value function
-Replacements = Annotated[Mapping[str, str] | None, ReadByModel.when(are_texts)]  # Words of a prompt: replacements
+Replacements = Annotated[Mapping[str, str] | None, ReadByModel.when(are_texts)]  # Maps words to replacements
 SystemPrompt = Annotated[str | None, ReadByModel]  # Replaces the system prompt of a conversation
 Temperature = Annotated[float, Gt(0)]

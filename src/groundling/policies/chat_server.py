@@ -1,4 +1,4 @@
-"""A chat model behind an OpenAI-compatible server as an agent to evaluate."""
+"""A chat model behind an OpenAI-compatible server, as an agent to evaluate."""
 
 import asyncio
 from collections.abc import Sequence
@@ -19,21 +19,21 @@ from groundling.prompts import Conversation, PromptReader
 
 @policies.register("chat_server")
 class ChatServerPolicy(Policy):
-    """Asks a server for the actions of all envs at once. It has no weights, values or probabilities.
+    """Requests the actions of all envs from a server. It has no weights, values or probabilities.
 
-    A reply is read as a free answer of `ActionGeneratingPolicy`, without the text up to ``thought_ends``.
+    A reply is parsed like a free answer of `ActionGeneratingPolicy`, ignoring everything up to ``thought_ends``.
 
     Args:
-        base_url: Of the server, up to and including ``/v1``.
-        model: The server's name of the model.
-        prompt, language, replacements, system: See `PromptPolicy`; a prompt that is a text is one message.
-        temperature: Of sampling; 0 is used when the likeliest action is asked for.
-        max_tokens: Of a reply.
-        invalid_action: Taken when a reply names no admissible action; None, or not admissible: the first that is.
-        thought_ends: The text that ends a thought, if the prompt asks to think first; None: a reply is an action.
-        concurrency: Requests at once.
+        base_url: The server's URL, up to and including ``/v1``.
+        model: Name of the model on the server.
+        prompt, language, replacements, system: See `PromptPolicy`. A plain-text prompt is sent as one message.
+        temperature: Sampling temperature; 0 is used for deterministic actions.
+        max_tokens: Maximum number of tokens in a reply.
+        invalid_action: Replaces invalid replies. If None or not admissible, the first admissible action is taken.
+        thought_ends: String that ends a thought, if the prompt asks for one. If None, the whole reply is the action.
+        concurrency: Maximum number of concurrent requests.
         api_key_env: See `groundling.io.chat_server.ChatServer`.
-        timeout: Seconds for a request.
+        timeout: Timeout of a request, in seconds.
     """
 
     needs = frozenset({"words"})
@@ -71,7 +71,7 @@ class ChatServerPolicy(Policy):
         deterministic: bool = False,
         generator: torch.Generator | None = None,
     ) -> Action:
-        """Ask the server; ``generator`` has no influence on its sampling. Raises `RunError` if it does not answer."""
+        """Query the server, whose sampling ignores ``generator``. Raises `RunError` if it does not answer."""
         try:
             replies = asyncio.run(self._replies(observations, 0.0 if deterministic else self._temperature))
         except RequestFailed as error:
@@ -102,8 +102,8 @@ class ChatServerPolicy(Policy):
             return await asyncio.gather(*map(ask, observations))
 
     def evaluate(self, observations: Sequence[TextObservation], actions: Tensor) -> Evaluated:
-        """Raise `ConfigError`: a server gives no probabilities of actions."""
-        raise ConfigError("a chat server gives no probabilities of actions: it can be evaluated, not trained")
+        """Raise `ConfigError`: a server provides no action probabilities."""
+        raise ConfigError("a chat server provides no action probabilities: it can be evaluated, but not trained")
 
     def values(self, observations: Sequence[TextObservation], memory: Tensor | None = None) -> Tensor:
         return torch.zeros(len(observations))

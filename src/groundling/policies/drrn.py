@@ -1,4 +1,4 @@
-"""DRRN: relevance of an action's text to a prompt, learnt by temporal differences."""
+"""DRRN: the relevance of an action's text to a prompt, learned by temporal differences."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -17,15 +17,15 @@ from groundling.policies.prompt_policy import PromptPolicy
 class DRRNPolicy(PromptPolicy):
     """Deep reinforcement relevance network (He et al. 2016, arXiv 1511.04636): π = softmax of Q(prompt, action).
 
-    A GRU reads the prompt, another one the action, and an MLP on both gives Q. Trained by the algorithm ``drrn``;
-    GLAM's baseline. The value of an observation is the mean of Q under π.
+    One GRU reads the prompt, another the action, and an MLP on both gives Q. GLAM's baseline; it is trained by the
+    algorithm ``drrn``. The value of an observation is the mean of Q under π.
 
     Args:
         prompt, language, replacements: See `PromptPolicy`.
         tokenizer: Bundled model, folder or hub id whose tokenizer is used. (The original trained a sentencepiece model
             of 8,000 tokens.)
-        embedding_size: Of tokens; 128 in GLAM.
-        hidden_size: Of both GRUs and the MLP; 128 in GLAM.
+        embedding_size: Size of the token embeddings; 128 in GLAM.
+        hidden_size: Hidden size of both GRUs and the MLP; 128 in GLAM.
         temperature: Divides Q before the softmax.
     """
 
@@ -60,7 +60,7 @@ class DRRNPolicy(PromptPolicy):
         return log_probs, (log_probs.exp() * q.masked_fill(q.isinf(), 0.0)).sum(-1)
 
     def q_values(self, prompts: Sequence[str], actions: Sequence[Sequence[str]]) -> Tensor:
-        """Return Q of each prompt's actions, ``(batch, num_actions)``, padded with -inf."""
+        """Return the Q values of each prompt's actions, ``(batch, num_actions)``, padded with -inf."""
         states = self._encode(self.prompt_encoder, prompts)  # (batch, hidden_size)
         distinct = list(dict.fromkeys(text for texts in actions for text in texts))
         place = {text: i for i, text in enumerate(distinct)}
@@ -74,11 +74,11 @@ class DRRNPolicy(PromptPolicy):
         return scores.masked_fill(~admissible.to(scores.device), -torch.inf)
 
     def _encode(self, encoder: nn.GRU, texts: Sequence[str]) -> Tensor:
-        """Return the GRU's last state of each text, ``(len(texts), hidden_size)``; equal texts are read once."""
+        """Return the GRU's last state for each text, ``(len(texts), hidden_size)``; duplicates are read once."""
         distinct = list(dict.fromkeys(texts))
         place = {text: i for i, text in enumerate(distinct)}
         tokens = [torch.tensor(self._tokens(text)) for text in distinct]
-        # Padded: on CPUs the gradient of packed sequences takes time quadratic in their length.
+        # Padded, not packed: on CPUs the gradient of packed sequences takes time quadratic in their length.
         padded = pad_sequence(tokens).to(self.device)  # (longest, distinct)
         states, _ = encoder(self.embedding(padded))  # (longest, distinct, hidden_size)
         last = states[[len(line) - 1 for line in tokens], range(len(tokens))]  # (distinct, hidden_size)

@@ -1,4 +1,4 @@
-"""Motif's agent for NetHack: convolutions over the map around the hero, the message, and a memory."""
+"""Motif's NetHack agent: convolutions over the map around the hero, a message encoder, and a memory."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,16 +18,16 @@ from groundling.policies.policy import policies
 from groundling.policies.recurrent import RecurrentPolicy
 from groundling.runtime.devices import FastGRU, FastLinear
 
-_BUCKET = 32  # The number of distinct windows is padded to a multiple: CPU kernels are compiled for each batch size
-# Windows computed at once when learning. With 800, pixels and activations take new memory in every pass, which is a
-# fifth slower on a CPU.
+_BUCKET = 32  # The number of distinct windows is padded to a multiple: CPU kernels are compiled per batch size
+# Windows computed at once in training. With 800, every pass allocates new memory for pixels and activations, which is
+# 20% slower on a CPU.
 _CHUNK = 128
-_CACHE_SIZE = 10_000  # Windows whose features are cached while the weights do not change: 2.3 KB each
+_CACHE_SIZE = 10_000  # Maximum number of windows with cached features, 2.3 KB each
 
 
 @dataclass(frozen=True, slots=True)
 class NetHackObservations(Sequence["NetHackObservations"]):
-    """The agent's view at ``n`` steps; an integer selects one, without the first axis, a slice or an array several."""
+    """The agent's view at ``n`` steps. An integer index drops the first axis; a slice or an array keeps it."""
 
     chars: np.ndarray  # uint8 (n, WINDOW, WINDOW)
     colours: np.ndarray  # uint8 (n, WINDOW, WINDOW), below 16
@@ -42,7 +42,7 @@ class NetHackObservations(Sequence["NetHackObservations"]):
 
     @classmethod
     def stack(cls, observations: Sequence["NetHackObservations"]) -> "NetHackObservations":
-        """Stack single steps; several steps are returned as they are."""
+        """Stack single steps; steps that are already stacked are returned unchanged."""
         if isinstance(observations, NetHackObservations):
             return observations
         return cls(*map(np.stack, zip(*map(_arrays, observations), strict=True)))
@@ -59,14 +59,14 @@ _arrays = attrgetter("chars", "colours", "vector", "messages")
 class NetHackPolicy(RecurrentPolicy):
     """The network of Motif (Klissarov et al. 2023, arXiv 2310.00166, appendix): 2.8 million parameters.
 
-    The crop is rendered as an image of 72 x 72 pixels on the policy's own device, so that codes are copied instead of
-    pixels. Features of images and messages are computed once for each distinct crop and message of a batch.
+    The crop is rendered as an image of 72 x 72 pixels on the policy's device, so that glyph codes, not pixels, are
+    copied to it. Features are computed once for each distinct crop and message in a batch.
 
     Args:
         num_actions: Number of admissible actions.
-        hidden_size: Of the memory.
-        core: "gru", as in the original; or "lstm".
-        recurrence: Steps that gradients go back; `world.num_steps` must be a multiple.
+        hidden_size: Size of the memory.
+        core: "gru", as in the original, or "lstm".
+        recurrence: Number of steps to backpropagate through; `world.num_steps` must be a multiple of it.
     """
 
     needs = frozenset({"glyphs"})
@@ -106,8 +106,8 @@ class NetHackPolicy(RecurrentPolicy):
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
-        """Within this context the features of each window are computed once, without gradients."""
-        # With an agent that moves at random, three windows out of five equal those of the step before.
+        """Within this context, compute the features of each window only once, without gradients."""
+        # With an agent that moves at random, three out of five windows equal those of the previous step.
         self._cache = {}
         try:
             yield
@@ -134,7 +134,7 @@ class NetHackPolicy(RecurrentPolicy):
         return hidden[0], memory
 
     def unroll(self, features: Tensor, memory: Tensor, starts: Tensor) -> Tensor:
-        # The fused kernel runs up to the next beginning of an episode in any of the segments; these are rare.
+        # The fused kernel runs until an episode starts in any of the segments, which is rare.
         features, starts = features.transpose(0, 1).contiguous(), starts.T
         begins = [0, *(t for t in range(1, len(features)) if starts[t].any())]
         parts = []
@@ -145,7 +145,7 @@ class NetHackPolicy(RecurrentPolicy):
         return torch.cat(parts).transpose(0, 1)
 
     def _recur(self, features: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Return hidden states for ``(length, batch, num_features)``, and the memory after them."""
+        """Return the hidden states for features ``(length, batch, num_features)``, and the memory after them."""
         if isinstance(self.core, nn.LSTM):
             hidden, cell = memory[None].chunk(2, dim=-1)
             states, last = self.core(features, (hidden.contiguous(), cell.contiguous()))
@@ -154,14 +154,14 @@ class NetHackPolicy(RecurrentPolicy):
         return states, last[0]
 
     def _image_features(self, windows: np.ndarray) -> Tensor:
-        """Return ``(batch, 512)`` for characters and colours uint8 ``(batch, 2, WINDOW, WINDOW)``."""
+        """Return features ``(batch, 512)`` of characters and colours, uint8 ``(batch, 2, WINDOW, WINDOW)``."""
         distinct, window_of = _distinct(windows, bucket=_BUCKET)
         chunks = np.split(distinct, range(_CHUNK, len(distinct), _CHUNK))
         images = torch.cat([self.image(self._render(chunk)) for chunk in chunks])
         return images.index_select(0, window_of.to(self.device))
 
     def _cached_image_features(self, windows: np.ndarray) -> Tensor:
-        """Return the same without gradients, each window computed once."""
+        """Return the same features without gradients, computing each window once."""
         cache = {} if self._cache is None else self._cache
         if len(cache) > _CACHE_SIZE:
             cache.clear()
@@ -181,7 +181,7 @@ class NetHackPolicy(RecurrentPolicy):
 
 
 def _distinct(rows: np.ndarray, *, bucket: int = 1) -> tuple[np.ndarray, Tensor]:
-    """Return distinct rows, the last repeated to a multiple of ``bucket``, and int64 ``(len(rows),)``, their places."""
+    """Return the distinct rows, padded with the last to a multiple of ``bucket``, and each row's index among them."""
     flat = np.ascontiguousarray(rows).reshape(len(rows), -1)
     keys = flat.view(np.dtype((np.void, flat.shape[1])))[:, 0]
     _, first, place = np.unique(keys, return_index=True, return_inverse=True)
@@ -194,7 +194,7 @@ def _two_layers(size: int) -> nn.Sequential:
 
 
 def _initialize(module: nn.Module) -> None:
-    """Set orthogonal weights, for each gate of a recurrent layer, and zero biases."""
+    """Initialise weights orthogonally (for each gate of a recurrent layer), and biases to zero."""
     if isinstance(module, nn.Linear | nn.Conv2d | nn.GRU | nn.LSTM):
         gates = {FastGRU: 3, nn.LSTM: 4}.get(type(module), 1)
         for parameter in module.parameters(recurse=False):

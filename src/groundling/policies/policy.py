@@ -1,4 +1,4 @@
-"""The contract of a policy: it acts, and evaluates stored actions with gradients."""
+"""The policy interface: acting, and evaluating stored actions with gradients."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -21,14 +21,14 @@ from groundling.registry import Registry, provided
 
 
 def read_into(weights: dict[str, Tensor], file: Path) -> None:
-    """Copy a safetensors file's tensors into ``weights``; raise `ConfigError` for other names or shapes."""
+    """Copy a safetensors file's tensors into ``weights``; raise `ConfigError` if names or shapes differ."""
     saved = _load(file)
     theirs, ours = ({name: tuple(one.shape) for name, one in of.items()} for of in (saved, weights))
     for name in sorted(theirs.keys() | ours.keys()):
         if theirs.get(name) != ours.get(name):
             raise ConfigError(
-                f"{file} is not of this policy: {name} has the shape {theirs.get(name)} there, and {ours.get(name)} here; "
-                "check policy.args, and that there are as many actions as in training"
+                f"{file} does not match this policy: {name} has shape {theirs.get(name)} in it, not {ours.get(name)}; "
+                "check policy.args, and that the number of actions is the same as in training"
             )
     with torch.no_grad():
         for name, weight in weights.items():
@@ -36,10 +36,10 @@ def read_into(weights: dict[str, Tensor], file: Path) -> None:
 
 
 def read_vector(file: Path, name: str) -> Tensor:
-    """Return a finite float32 vector of any length from a safetensors file; raise `ConfigError` if there is none."""
+    """Return a finite float32 vector of any length from a safetensors file; raise `ConfigError` if it is invalid."""
     vector = _load(file).get(name)
     if vector is None or vector.ndim != 1 or vector.dtype != torch.float32 or not vector.isfinite().all():
-        raise ConfigError(f"{file} is damaged: {name} is no finite float32 vector; bring back the checkpoint's own")
+        raise ConfigError(f"{file} is damaged: {name} is not a finite float32 vector; restore the original file")
     return vector
 
 
@@ -47,32 +47,32 @@ def _load(file: Path) -> dict[str, Tensor]:
     try:
         return load_file(file)
     except (SafetensorError, FileNotFoundError) as error:
-        raise ConfigError(f"{file} cannot be read ({error}): bring back the checkpoint's own") from error
+        raise ConfigError(f"{file} cannot be read ({error}): restore the original file") from error
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """An observation and the answer written to it."""
+    """An observation and the answer written in response."""
 
     observation: TextObservation
     tokens: tuple[int, ...]
-    among: tuple[Among, ...]  # the tokens that each one was chosen among; a single one was no choice
+    among: tuple[Among, ...]  # the candidates for each token; a single candidate means that it was forced
     text: str = ""
 
     @property
     def counted(self) -> list[bool]:
-        """The tokens to learn from: those with a choice, and the first, whose value is the turn's."""
+        """Mask of the tokens to learn from: those with an alternative, and the first, whose value is the turn's."""
         return [place == 0 or ids is None or len(ids) > 1 for place, ids in enumerate(self.among)]
 
 
 @dataclass
 class TurnTokens:
-    """The tokens of turns: tensors ``(..., num_tokens)`` on the CPU, padded with 0; float32 unless said otherwise."""
+    """The tokens of turns as CPU tensors ``(..., num_tokens)``, padded with 0; float32 unless stated otherwise."""
 
     ids: Tensor  # int64
-    log_probs: Tensor  # of the distribution that each token was drawn from; 0 where there was no choice
-    values: Tensor  # before each token that counts
-    mask: Tensor  # bool: the token counts (`Turn.counted`)
+    log_probs: Tensor  # under the distribution that each token was sampled from; 0 where there was no choice
+    values: Tensor  # before each token to learn from
+    mask: Tensor  # bool: the token is one to learn from (`Turn.counted`)
     invalid: Tensor  # bool (...): the answer names no admissible action
     kl: Tensor | None = None  # log π - log π_ref
 
@@ -99,7 +99,7 @@ class TurnTokens:
 
     @classmethod
     def joined(cls, parts: Sequence["TurnTokens"], dim: int) -> "TurnTokens":
-        """Concatenate along a dimension other than the tokens', padded to the longest turn."""
+        """Concatenate along a dimension other than the token dimension, padding to the longest turn."""
         longest = max(part.ids.shape[-1] for part in parts)
 
         def join(name: str) -> Tensor | None:
@@ -113,7 +113,7 @@ class TurnTokens:
         return cls(**{field.name: join(field.name) for field in fields(cls)})  # type: ignore[arg-type]
 
     def as_steps(self, num_steps: int) -> "TurnTokens":
-        """Reshape turns in the order of steps to ``(num_steps, num_envs, num_tokens)``."""
+        """Reshape turns, which are ordered by step, to ``(num_steps, num_envs, num_tokens)``."""
         tensors: dict[str, Any] = {
             name: None if tensor is None else tensor.unflatten(0, (num_steps, -1))
             for name, tensor in vars(self).items()
@@ -134,7 +134,7 @@ class Action:
     memory: Tensor | None = None
     """float32 ``(batch, memory_size)``: a recurrent policy's memory after this step."""
     turns: Sequence[Turn] | None = None
-    """The text written for each action, by policies that write turns."""
+    """The turn written for each action, by policies that write turns."""
     tokens: TurnTokens | None = None
     """The tokens of these turns, ``(batch, num_tokens)``."""
 
@@ -148,9 +148,9 @@ class Action:
         generator: torch.Generator | None = None,
         memory: Tensor | None = None,
     ) -> "Action":
-        """Draw actions from normalised log-probabilities ``(batch, num_actions)``, or take the likeliest.
+        """Sample actions from normalised log-probabilities ``(batch, num_actions)``, or take the most likely ones.
 
-        Inadmissible actions are -inf. Without a ``generator``, torch's global one draws.
+        Inadmissible actions have -inf. Without a ``generator``, torch's global one is used.
         """
         if deterministic:
             actions = log_distributions.argmax(-1)
@@ -161,7 +161,7 @@ class Action:
 
 
 class Outputs(NamedTuple):
-    """A policy's outputs at a batch of observations; float32, without gradients."""
+    """A policy's outputs for a batch of observations; float32, without gradients."""
 
     log_probs: Tensor  # (batch, num_actions); -inf for inadmissible actions
     values: Tensor  # (batch,)
@@ -169,21 +169,21 @@ class Outputs(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """Stored actions evaluated by the present policy, with gradients; float32, in the shape of the actions."""
+    """Stored actions evaluated by the current policy, with gradients; float32, in the shape of the actions."""
 
     log_probs: Tensor
     entropies: Tensor
     values: Tensor
     log_distributions: Callable[[], Tensor]
-    """Returns ``(*actions.shape, num_actions)``; -inf for inadmissible actions. A function, because for texts the
-    tensor is large and few algorithms need it."""
+    """Returns ``(*actions.shape, num_actions)``; -inf for inadmissible actions. It is a function because the tensor
+    is large for texts, and few algorithms need it."""
     raw_log_probs: Callable[[], Tensor]
     """Returns ``log_probs`` before filters and masks, which the KL to the reference is computed from."""
 
     @classmethod
     def of(cls, log_distributions: Tensor, actions: Tensor, values: Tensor) -> "Evaluated":
         """Evaluate actions under normalised log-probabilities ``(*actions.shape, num_actions)``."""
-        # Inadmissible actions (-inf) have probability 0 and contribute nothing, also to the gradient.
+        # Inadmissible actions (-inf) have probability 0 and contribute nothing, not even to the gradient.
         finite = log_distributions.masked_fill(log_distributions.isinf(), 0.0)
         entropies = -(log_distributions.exp() * finite).sum(-1)
         log_probs = log_distributions.gather(-1, actions[..., None])[..., 0]
@@ -196,30 +196,30 @@ class Segment:
 
     observations: Sequence[Any]
     memory: Tensor  # float32 (memory_size,): before the first step
-    starts: Tensor  # bool (length,): an episode begins at this step, so the memory is set to 0
+    starts: Tensor  # bool (length,): an episode starts at this step, so the memory is set to 0
 
 
 class Work(NamedTuple):
-    """The cost of evaluating an observation, by which minibatches are formed."""
+    """The cost of evaluating an observation, used to form minibatches."""
 
-    tokens: int  # to read
-    key: Hashable  # equal for observations that are cheaper in one batch: equal prompts, or texts to one prompt
+    tokens: int  # number of tokens to read
+    key: Hashable  # equal for observations that are cheaper in one batch: equal prompts, or texts with the same prompt
     text: Hashable | None = None  # equal for the steps of one conversation, which minibatches keep together
 
 
 class Policy(nn.Module, ABC):
-    """Actor and value function.
+    """An actor and a value function.
 
     A recurrent policy has a ``memory_size``. The caller keeps the memory ``(num_envs, memory_size)``, passes it to
-    `act`, takes it back from the `Action`, and sets an env's row to 0 when an episode begins. `evaluate` then takes
+    `act`, reads it back from the `Action`, and sets an env's row to 0 when an episode starts. `evaluate` then takes
     `Segment`s.
     """
 
     memory_size: int = 0
     recurrence: int = 1
-    """Length of a `Segment`: the number of steps that gradients go back in time."""
+    """Length of a `Segment`: the number of steps to backpropagate through."""
     needs: ClassVar[frozenset[Offer]] = frozenset()
-    """The parts of an observation that the policy reads; empty: it is allowed in any world."""
+    """The parts of an observation that the policy reads. If empty, it can act in any world."""
     trainable: ClassVar[bool] = True
     weights_file: ClassVar[str] = "policy.safetensors"
     has_value_head: ClassVar[bool] = False
@@ -232,13 +232,13 @@ class Policy(nn.Module, ABC):
 
     @classmethod
     def accepts(cls, world: WorldSpec) -> str | None:
-        """Return why the policy cannot act in a world, or None. Called before anything is loaded."""
+        """Return why the policy cannot act in a world, or None if it can. Called before anything is loaded."""
         if missing := sorted(cls.needs - world.observation):
-            return f"it looks at {', '.join(missing)}, and {world.name} shows {', '.join(sorted(world.observation))}"
+            return f"it needs {', '.join(missing)}, but {world.name} provides {', '.join(sorted(world.observation))}"
         return None
 
     def exploration_advice(self) -> str | None:
-        """Return which setting makes a policy that takes few of its actions explore more, or None."""
+        """Return which setting to change if the policy takes only a few of its actions, or None."""
         return None
 
     @abstractmethod
@@ -250,7 +250,7 @@ class Policy(nn.Module, ABC):
         deterministic: bool = False,
         generator: torch.Generator | None = None,
     ) -> Action:
-        """Choose an action for each observation: the likeliest, or one drawn with ``generator``."""
+        """Choose an action for each observation: the most likely, or one sampled with ``generator``."""
 
     @abstractmethod
     def evaluate(self, observations: Sequence[Any], actions: Tensor) -> Evaluated:
@@ -266,7 +266,7 @@ class Policy(nn.Module, ABC):
         """Return the value of each observation, float32 ``(batch,)``, without gradients."""
 
     def initial_memory(self, batch: int) -> Tensor | None:
-        """Return the memory ``(batch, memory_size)`` at the beginning of an episode; None without a memory."""
+        """Return the memory ``(batch, memory_size)`` at the start of an episode; None if the policy has none."""
         return torch.zeros(batch, self.memory_size) if self.memory_size else None
 
     @property
@@ -275,7 +275,7 @@ class Policy(nn.Module, ABC):
         return next((p.device for p in self.parameters()), torch.device("cpu"))
 
     def prompts(self, observations: Sequence[Any]) -> list[str] | None:
-        """Return the prompts of these observations; None for a policy that reads none."""
+        """Return the prompts of these observations, or None if the policy reads no prompts."""
         return None
 
     def outputs(self, observations: Sequence[Any]) -> Outputs | None:
@@ -291,7 +291,7 @@ class Policy(nn.Module, ABC):
         return nullcontext()
 
     def figures(self) -> dict[str, float]:
-        """Return figures to log after each rollout."""
+        """Return metrics to log after each rollout."""
         return {}
 
     def work(self, observations: Sequence[Any]) -> Sequence[Work] | None:
@@ -299,7 +299,7 @@ class Policy(nn.Module, ABC):
         return None
 
     def weight_files(self) -> dict[str, dict[str, Tensor]]:
-        """Return the weights by file name, without a language model's, which has files of its own."""
+        """Return the weights by file name, except a language model's, which are saved separately."""
         weights = self.state_dict()
         return {self.weights_file: weights} if weights else {}
 
@@ -309,7 +309,7 @@ class Policy(nn.Module, ABC):
             save_file(weights, folder / name)
 
     def load_weights(self, folder: Path) -> None:
-        """Read the weights that `save_pretrained` wrote, except a language model's; refuse broken or other files."""
+        """Load the weights written by `save_pretrained`, except a language model's; `ConfigError` on a mismatch."""
         for name, weights in self.weight_files().items():
             read_into(weights, folder / name)
 
@@ -319,7 +319,7 @@ policies: Registry[Policy] = Registry("policy")
 
 @policies.register("random")
 class RandomPolicy(Policy):
-    """Chooses uniformly among the admissible actions, even if asked for the likeliest; all values are 0."""
+    """Chooses uniformly among the admissible actions, even if ``deterministic``; all values are 0."""
 
     needs = frozenset({"words"})
     trainable = False
@@ -349,7 +349,7 @@ class RandomPolicy(Policy):
 
 
 def check_accepts(id: str, world: WorldSpec) -> None:
-    """Raise `ConfigError` unless the policy ``id`` can act in a world; it names the trainable policies that can."""
+    """Raise `ConfigError` unless the policy ``id`` can act in a world; the message lists trainable ones that can."""
 
     def refusal(id: str) -> str | None:
         accepts = getattr(policies.get(id), "accepts", None)  # a registered function has none
@@ -358,18 +358,20 @@ def check_accepts(id: str, world: WorldSpec) -> None:
     if (reason := refusal(id)) is not None:
         trained = [name for name in policies if getattr(policies.get(name), "trainable", True)]
         suited = ", ".join(name for name in trained if refusal(name) is None)
-        raise ConfigError(f"policy {id!r} does not suit {world.name}: {reason}; set policy.id to one of {suited}")
+        raise ConfigError(
+            f"policy {id!r} is incompatible with {world.name}: {reason}; set policy.id to one of {suited}"
+        )
 
 
 def has_model(id: str) -> bool:
-    """Return True if the run gives the policy ``id`` a language model."""
+    """Return True if the policy ``id`` takes a language model from the run."""
     return any(one.role == "lm" for one in provided(policies.get(id)).values())
 
 
 def sample_categorical(log_probs: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Draw an index for each row of normalised ``log_probs`` ``(batch, n)``; -inf entries are never drawn."""
+    """Sample an index for each row of normalised ``log_probs`` ``(batch, n)``; -inf entries are never sampled."""
     # Inverse transform sampling with one uniform number per row: row ``i`` depends only on the ``i``-th number, so
-    # draws do not depend on how a batch is split over processes.
+    # samples do not depend on how a batch is split over processes.
     cumulative = log_probs.double().exp().cumsum(-1)  # (batch, n)
     uniform = torch.rand(len(log_probs), 1, dtype=torch.float64, generator=generator).to(log_probs.device)
     # Scaled by the last sum, which rounding may leave slightly away from 1.

@@ -19,10 +19,10 @@ from groundling.prompts import Conversation, PromptReader
 
 
 class Reference:
-    """A frozen language model, or the policy's own with its LoRA adapters off, which takes no memory.
+    """A frozen language model, or the policy's own with its LoRA adapters off, which takes no extra memory.
 
-    Not a module of the policy, so its weights are neither trained nor saved. ``reference`` may be ``lm`` itself: its
-    weights without adapters.
+    It is not a submodule of the policy, so its weights are neither trained nor saved. Pass ``lm`` itself as
+    ``reference`` to use its weights without adapters.
     """
 
     def __init__(self, reference: LanguageModel, lm: LanguageModel) -> None:
@@ -41,7 +41,7 @@ class Reference:
             return
         self._lm.model.disable_adapters()
         try:
-            with self._lm.keeping():  # caches of its own: those of other weights do not apply
+            with self._lm.keeping():  # separate caches: those of other weights do not apply
                 yield self._lm
         finally:
             self._lm.model.enable_adapters()
@@ -51,12 +51,12 @@ _CACHE_SIZE = 100_000
 
 
 class PromptPolicy(Policy):
-    """A policy that chooses by a prompt and the admissible actions alone; subclasses implement `forward`.
+    """A policy that reads only a prompt and the admissible actions; subclasses implement `forward`.
 
     Args:
-        prompt: Id of a registered prompt; with several, each episode uses one of them.
+        prompt: Id of a registered prompt. If there are several, each episode uses one of them.
         language: Language of the prompt; the env must use the same.
-        replacements: Words of the prompt and their replacements (see `PromptReader`).
+        replacements: Maps words of the prompt to their replacements (see `PromptReader`).
         system: Replaces the system prompt of a conversation.
     """
 
@@ -77,7 +77,7 @@ class PromptPolicy(Policy):
     def forward(self, observations: Sequence[TextObservation]) -> tuple[Tensor, Tensor]:
         """Return log-probabilities ``(batch, num_actions)`` and values ``(batch,)``, float32, with gradients.
 
-        Rows with fewer actions than the longest are padded with -inf.
+        Rows shorter than the longest are padded with -inf.
         """
 
     def act(
@@ -103,10 +103,10 @@ class PromptPolicy(Policy):
 
     @torch.no_grad()
     def distributions(self, observations: Sequence[TextObservation]) -> Outputs:
-        """Call `forward` without gradients; prompts that are texts are cached while the weights are `unchanged`."""
+        """Call `forward` without gradients; plain-text prompts are cached while the weights are `unchanged`."""
         prompts = [] if self._cache is None else self.read(observations)
         if self._cache is None or not all(isinstance(prompt, str) for prompt in prompts):
-            return Outputs(*self(observations))  # conversations hardly ever recur
+            return Outputs(*self(observations))  # conversations rarely recur
         keys = [(prompt, o.actions) for prompt, o in zip(prompts, observations, strict=True)]
         if len(self._cache) > _CACHE_SIZE:
             self._cache.clear()
@@ -129,7 +129,7 @@ class PromptPolicy(Policy):
             self._cache = None
 
     def read(self, observations: Sequence[TextObservation], prompts: Sequence[str] | None = None) -> Prompts:
-        """Return the prompts (those of ``prompts``, or of each episode): texts, or token ids of conversations."""
+        """Return the prompts (by the ids ``prompts``, or each episode's): strings, or token ids of conversations."""
         ids: Sequence[str | None] = prompts or [None] * len(observations)
         return [str(self._reader.read(o, id)) for o, id in zip(observations, ids, strict=True)]
 
@@ -138,15 +138,15 @@ class PromptPolicy(Policy):
 
 
 class LanguageModelPolicy(PromptPolicy):
-    """A policy that reads with a language model, which also gives the states that values are computed from.
+    """A policy that reads prompts with a language model, whose states are also the input of the value head.
 
     Args:
-        lm: The language model; its weights are the policy's. It reads conversations by its chat template.
+        lm: The language model; its weights are the policy's. Conversations are formatted with its chat template.
         prompt, language, replacements, system: See `PromptPolicy`.
 
     Attributes:
-        value_head: Float32 states ``(batch, hidden_size)`` to values ``(batch,)``; made by the subclass.
-        answer_tokens: Room to leave after a conversation, in tokens.
+        value_head: Maps float32 states ``(batch, hidden_size)`` to values ``(batch,)``; created by the subclass.
+        answer_tokens: Number of tokens to reserve for the answer after a conversation.
     """
 
     has_value_head: ClassVar[bool] = True
@@ -165,7 +165,7 @@ class LanguageModelPolicy(PromptPolicy):
         for observation, id in zip(observations, ids, strict=True):
             prompt = self._reader.read(observation, id)
             if isinstance(prompt, str) and self.lm.mask(prompt) != prompt:  # conversations are encoded as text
-                # Control tokens spelled by the world are masked; those of the prompt itself stay.
+                # Control tokens spelled out in the world's text are masked; those of the prompt itself are kept.
                 prompt = self._reader.read(observation.changed(self.lm.mask), id)
             read.append(prompt)
         texts = [one for one in read if isinstance(one, str)]
@@ -195,7 +195,7 @@ class LanguageModelPolicy(PromptPolicy):
             self._kept_bytes = self.lm.kept_bytes
 
     def figures(self) -> dict[str, float]:
-        """Return ``kept_mib``: the memory of cached conversations in this process."""
+        """Return ``kept_mib``: the memory that cached conversations take in this process."""
         return {"kept_mib": round(self._kept_bytes / 2**20, 3)} if self._kept_bytes else {}
 
     def work(self, observations: Sequence[TextObservation]) -> Sequence[Work]:

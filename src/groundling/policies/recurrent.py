@@ -1,4 +1,4 @@
-"""Policies with a memory: networks over symbols or glyphs, with an actor and a critic on the memory."""
+"""Recurrent policies: networks over symbols or glyphs, with an actor and a critic on the hidden state."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -16,8 +16,8 @@ class RecurrentPolicy(Policy):
     Subclasses set `memory_size` and `recurrence`, and implement `features`, `step` and `unroll`.
 
     Attributes:
-        actor: Hidden states ``(..., hidden_size)`` to logits ``(..., num_actions)``.
-        critic: Hidden states ``(..., hidden_size)`` to values ``(..., 1)``.
+        actor: Maps hidden states ``(..., hidden_size)`` to logits ``(..., num_actions)``.
+        critic: Maps hidden states ``(..., hidden_size)`` to values ``(..., 1)``.
     """
 
     actor: nn.Module
@@ -29,13 +29,13 @@ class RecurrentPolicy(Policy):
 
     @abstractmethod
     def step(self, features: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Return hidden state and memory after a step, from ``(batch, num_features)`` and ``(batch, memory_size)``."""
+        """Return hidden state and memory after a step on ``(batch, num_features)`` and ``(batch, memory_size)``."""
 
     @abstractmethod
     def unroll(self, features: Tensor, memory: Tensor, starts: Tensor) -> Tensor:
-        """Return the hidden states ``(batch, length, hidden_size)`` over segments in which episodes may begin.
-        ``features`` are ``(batch, length, num_features)``, ``memory`` ``(batch, memory_size)`` before the first step; where
-        ``starts`` is True, bool ``(batch, length)`` on the CPU, the memory is set to 0 before the step.
+        """Return the hidden states ``(batch, length, hidden_size)`` over segments in which episodes may start.
+        ``features`` are ``(batch, length, num_features)``; ``memory``, ``(batch, memory_size)``, is the initial one.
+        ``starts`` is bool ``(batch, length)`` on the CPU; where it is True, the memory is reset to 0 before the step.
         """
 
     def act(

@@ -29,15 +29,15 @@ _OTHERS = 64  # Rows of the embedding shared by words outside BabyAI's grammar, 
 class SymbolicPolicy(RecurrentPolicy):
     """Convolutions over the symbolic view, modulated by the mission, with an LSTM as memory.
 
-    The agent of BabyAI (Chevalier-Boisvert et al. 2019, arXiv 1810.08272, section 4.2: FiLM of Perez et al. 2018,
-    arXiv 1709.07871, on a CNN; a GRU reads the mission) in the sizes of GLAM's baseline: 128 channels, 128 units.
+    This is BabyAI's agent (Chevalier-Boisvert et al. 2019, arXiv 1810.08272, section 4.2: FiLM of Perez et al. 2018,
+    arXiv 1709.07871, on a CNN; a GRU reads the mission) with the sizes of GLAM's baseline: 128 channels, 128 units.
     Group normalisation replaces batch normalisation, so that an observation's value does not depend on its batch.
 
     Args:
         num_actions: Number of admissible actions.
-        channels: Of the convolutions; a multiple of 8.
-        hidden_size: Of the mission's GRU and of the LSTM.
-        recurrence: Steps that gradients go back; `world.num_steps` must be a multiple.
+        channels: Channels of the convolutions; a multiple of 8.
+        hidden_size: Size of the mission's GRU and of the LSTM.
+        recurrence: Number of steps to backpropagate through; `world.num_steps` must be a multiple of it.
     """
 
     needs = frozenset({"symbols"})
@@ -68,7 +68,7 @@ class SymbolicPolicy(RecurrentPolicy):
         self.film = nn.ModuleList([_FiLM(channels, hidden_size) for _ in range(2)])
         self.lstm = nn.LSTMCell(channels, hidden_size)
         choice = nn.Linear(64, num_actions)
-        # The actor begins near uniform, as is usual in PPO (Andrychowicz et al. 2021, arXiv 2006.05990).
+        # The actor starts near uniform, as is usual in PPO (Andrychowicz et al. 2021, arXiv 2006.05990).
         nn.init.normal_(choice.weight, std=0.01)
         self.actor = nn.Sequential(nn.Linear(hidden_size, 64), nn.Tanh(), choice)
         self.critic = nn.Sequential(nn.Linear(hidden_size, 64), nn.Tanh(), nn.Linear(64, 1))
@@ -94,7 +94,7 @@ class SymbolicPolicy(RecurrentPolicy):
         return torch.stack(memories, dim=1)[..., : self.hidden_size]
 
     def _missions(self, goals: Sequence[str]) -> Tensor:
-        """Read each distinct goal once; ``(len(goals), hidden_size)``."""
+        """Encode the goals, ``(len(goals), hidden_size)``, reading each distinct one once."""
         distinct = list(dict.fromkeys(goals))
         texts = [re.findall(r"\w+", goal.lower()) or [""] for goal in distinct]
         ids = [[_KNOWN.get(w, len(_KNOWN) + zlib.crc32(w.encode()) % _OTHERS) for w in words] for words in texts]

@@ -1,4 +1,4 @@
-"""Hidden states of many texts in one pass."""
+"""Hidden states of many texts, computed in one pass."""
 
 import itertools
 import warnings
@@ -20,41 +20,41 @@ from groundling.tokenization.chat import first_turn
 
 @dataclass(frozen=True, slots=True)
 class TokenPrompt:
-    """A prompt to write a text to."""
+    """A prompt to generate a text for."""
 
-    ids: tuple[int, ...]  # token ids, special ones included, without padding
+    ids: tuple[int, ...]  # token ids, including special ones, without padding
 
     @classmethod
     def unpad(cls, ids: Tensor, mask: Tensor) -> list["TokenPrompt"]:
-        """Make prompts of padded token ids and their 0/1 mask, int64 ``(num_prompts, length)``."""
+        """Create prompts from padded token ids and their 0/1 mask, int64 ``(num_prompts, length)``."""
         return [cls(tuple(row[kept.bool()].tolist())) for row, kept in zip(ids.cpu(), mask.cpu(), strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The observation of a whole text, whose tokens are the actions."""
+    """The observation for a whole generated text, whose tokens are the actions."""
 
     prompt: tuple[int, ...]  # token ids
-    length: int  # number of tokens of the text
-    sets: Tensor | None  # the tokens that each one was drawn from, if filters or masks left any out
+    length: int  # number of tokens in the text
+    sets: Tensor | None  # the tokens that each one was sampled from, if filters or masks excluded any
 
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """Written texts as a rollout holds them: tensors ``(num_tokens, num_texts)`` on the CPU, 0 after a text's end."""
+    """Generated texts as stored in a rollout: tensors ``(num_tokens, num_texts)`` on the CPU, 0 after a text's end."""
 
     observations: list[Written]
     actions: Tensor  # int64
     log_probs: Tensor
     values: Tensor | None  # None without a value function
-    dones: Tensor  # bool: True at each text's last token, an end token or not
+    dones: Tensor  # bool: True at each text's last token, whether or not it is an end token
     mask: Tensor  # bool: the token belongs to the text
     kl: Tensor | None  # log π(token) - log π_ref(token) before filters; None without a reference
     raw_log_probs: Tensor  # log_probs before filters and masks
 
     @classmethod
     def concatenate(cls, parts: Sequence["Writing"]) -> "Writing":
-        """Concatenate texts of one ``num_tokens``."""
+        """Concatenate texts with the same ``num_tokens``."""
         if len(parts) == 1:
             return parts[0]
         tensors: dict[str, Any] = {}
@@ -69,7 +69,7 @@ class Writing:
 
 
 class ConversationTokens:
-    """Encodes conversations by a model's chat template, cut to its context length less ``answer_tokens``."""
+    """Encodes conversations in a model's chat template, truncated to its context length minus ``answer_tokens``."""
 
     def __init__(self, lm: LanguageModel, answer_tokens: int) -> None:
         self._chat, self._room = lm.chat, lm.room
@@ -87,9 +87,9 @@ class ConversationTokens:
             tokens = self._chat.tokens(conversation.system, words)
             if self._room is None or len(tokens) <= self._room:
                 if begin:
-                    self._warn("conversations", "leave out their first turns")
+                    self._warn("conversations", "lose their first turns")
                 return tokens
-        self._warn("turns", "lose their beginning, with the goal and the actions")
+        self._warn("turns", "lose their beginning, including the goal and the actions")
         return self._opening(conversation, len(turns), self._room)
 
     def _opening(self, conversation: Conversation, turn: int, room: int | None = None) -> list[int]:
@@ -98,54 +98,54 @@ class ConversationTokens:
     def _warn(self, kind: str, cut: str) -> None:
         # Python shows equal warnings once.
         warnings.warn(
-            f"{kind} of more than {self._room} tokens {cut}: raise model.max_prompt_tokens as far as the model's "
+            f"{kind} longer than {self._room} tokens {cut}: raise model.max_prompt_tokens as far as the model's "
             "context length allows, or shorten episodes or observations",
             stacklevel=4,
         )
 
 
 class Sequences(NamedTuple):
-    """Token ids of prompts and texts; only the states of each text's last positions are wanted."""
+    """Token ids of prompts and texts; only the states of each text's last positions are needed."""
 
     prompts: Sequence[Sequence[int]]  # read by the encoder, or first by a causal model
-    written: Sequence[Sequence[int]]  # read after that, or by the decoder, with its start token
-    counts: Sequence[int]  # number of last positions; of a causal model from the prompt's last token on
+    written: Sequence[Sequence[int]]  # read after the prompt, or by the decoder, with its start token
+    counts: Sequence[int]  # number of last positions; for a causal model, they start at the prompt's last token
 
 
 def read_states(lm: LanguageModel, sequences: Sequences) -> Tensor:
-    """Return the final hidden states of the wanted positions, text by text, ``(sum(counts), hidden)``."""
-    # A causal model reads a prompt of several texts once, and the texts after it in one row under a mask; an encoder
+    """Return the final hidden states at the requested positions, text by text, ``(sum(counts), hidden)``."""
+    # A causal model reads a prompt shared by several texts once, with the texts after it in one masked row; an encoder
     # reads each prompt once.
     if lm.is_encoder_decoder:
         return _decode(lm, sequences).to(lm.device)
-    # With layers split over processes, each process must make equally many passes: one.
+    # With layers split over processes, each process must make the same number of passes: one.
     groups = [] if any(map(in_parts, lm.parameters())) else _groups(sequences)
     states = _read_groups(lm, sequences, groups) if groups else {}
     rest = [index for index in range(len(sequences.counts)) if index not in states]
     if rest:
         part = Sequences(*([column[index] for index in rest] for column in sequences))  # type: ignore[arg-type]
         states.update(zip(rest, _read(lm, part).split(list(part.counts)), strict=True))
-    # A model spread over several devices ends on another one.
+    # If a model is spread over several devices, its output is on the last one.
     return torch.cat([states[index] for index in range(len(sequences.counts))]).to(lm.device)
 
 
 def _groups(sequences: Sequences) -> list[list[int]]:
-    """Return the indices of texts to one prompt that share a row."""
+    """Return groups of texts, by index, that have the same prompt and share a row."""
     to_prompt: dict[tuple[int, ...], list[int]] = {}
     for index, prompt in enumerate(sequences.prompts):
         if len(prompt) >= WORTH_SHARING:
             to_prompt.setdefault(tuple(prompt), []).append(index)
     groups = []
     for prompt, indices in to_prompt.items():
-        # Up to the prompt's length: then their mask is no larger than its own.
+        # Up to the prompt's length, so that their mask is no larger than the prompt's.
         parts = split_wide([sequences.written[index] for index in indices], max(MAX_ROWS, len(prompt)))
         groups += [[indices[place] for place in part] for part in parts if len(part) > 1]
     return groups
 
 
 def _read_groups(lm: LanguageModel, sequences: Sequences, groups: Sequence[Sequence[int]]) -> dict[int, Tensor]:
-    """Return the states of each text's wanted positions by its index."""
-    # A candidate's last token is predicted and never read; here the whole text is read.
+    """Return the states at each text's requested positions, by the text's index."""
+    # A candidate's last token is predicted but never read; a dummy token makes the model read the whole text.
     questions = [
         ScoringQuestion([*sequences.prompts[group[0]]], [[*sequences.written[index], 0] for index in group])
         for group in groups
@@ -159,12 +159,12 @@ def _read_groups(lm: LanguageModel, sequences: Sequences, groups: Sequence[Seque
         first += len(answer.rows)
     order = [index for group in groups for index in group]
     rows = torch.cat([answer.rows for answer in answers])
-    states = F.embedding(torch.cat(places).to(rows.device), rows)  # whose backward pass is one addition
+    states = F.embedding(torch.cat(places).to(rows.device), rows)  # its backward pass is one addition
     return dict(zip(order, states.split([sequences.counts[index] for index in order]), strict=True))
 
 
 def _read(lm: LanguageModel, sequences: Sequences) -> Tensor:
-    """Read each prompt with its text, padded on the right, which no earlier position sees."""
+    """Read each prompt with its text, padded on the right, which no earlier position attends to."""
     whole = [[*prompt, *ids] for prompt, ids in zip(sequences.prompts, sequences.written, strict=True)]
     tokens, _ = padded(whole, lm.device)
     return _last(lm.backbone.read(tokens, None, None), list(map(len, whole)), sequences.counts)
@@ -194,7 +194,7 @@ def _last(hidden: Tensor, lengths: Sequence[int], counts: Sequence[int]) -> Tens
 
 
 def scatter(values: Tensor, mask: Tensor) -> Tensor:
-    """Put values ``(mask.sum(), ...)`` at the True places of ``(*mask.shape, ...)``; 0 elsewhere."""
+    """Put values ``(mask.sum(), ...)`` at the True positions of ``(*mask.shape, ...)``; 0 elsewhere."""
     if bool(mask.all()):
         return values.view(*mask.shape, *values.shape[1:])
     places = mask.flatten().nonzero()[:, 0].to(values.device)

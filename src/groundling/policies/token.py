@@ -1,4 +1,4 @@
-"""A language model as writer: its actions are tokens, its episodes texts (RL4LMs, arXiv 2210.01241)."""
+"""A language model that generates texts: each token is an action, each text an episode (RL4LMs, arXiv 2210.01241)."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -28,33 +28,32 @@ _ROWS = 1024  # Tokens whose logits the reference computes at once: half a gigab
 class TokenPolicy(Policy):
     """π(token | prompt, text so far): the distribution that the language model is sampled from.
 
-    Log-probabilities are those of the distribution *sampled from*: after temperature, top-k, top-p, the ban of early
-    ends, and NLPO's mask, since PPO's ratio is right only if its denominator drew the token. The set of tokens that
-    filters and mask left is kept with each token, and the present policy is restricted to it: outside a set of its own,
-    the old token would have no ratio.
+    Log-probabilities are those of the distribution *sampled from*: after temperature, top-k, top-p, the ban on early
+    end tokens, and NLPO's mask. PPO's ratio is correct only if its denominator is the token's sampling probability.
+    The tokens that passed the filters and the mask are stored with each token, and the current policy is restricted to
+    them. Restricted to a set of its own, it could exclude the old token, whose ratio would be undefined.
 
     Args:
         lm: The language model; its weights are the policy's.
-        reference: The frozen language model of the KL; ``lm`` itself stands for its weights with the LoRA adapters
-            off, which takes no memory. None: no KL.
-        value: Where values come from: "separate", a trained copy of ``lm``, as in RL4LMs; "lora", a LoRA adapter of
-            its own, on the frozen weights of the policy's adapter or of ``value_base``; or "shared", the policy's
-            hidden states.
-        value_base: For "lora" if the policy is trained as a whole: the language model whose frozen weights are under
-            the adapter; in a run, the policy as training began. None: the reference.
-        value_lora: For "lora", keyword arguments of `peft.LoraConfig`. Empty: an adapter like the policy's, with its
-            weights; peft's defaults if the policy is trained as a whole.
-        value_hidden_sizes: Widths of the value head's hidden layers; none in RL4LMs.
-        value_bias: Give the linear value head a bias; not in RL4LMs.
-        critic: False leaves the value function out, for algorithms that need none: all values are 0.
-        generation: How rollouts are sampled: the fields of `Sampling`.
-        filtered_log_probs: False takes log-probabilities of the unfiltered distribution, as RL4LMs does without a
-            mask; impossible with a mask, under which NLPO's ratio and entropy are taken.
-        context_start_token: The first token of an encoder-decoder's decoder; None: the model's own.
-        mask_type: NLPO's mask: "learned_top_p" or "learned_top_k" of a late copy of the policy, or "topk" of the
-            policy itself; None: no mask.
-        top_mask: p or k of the mask; None: a p of 0.9.
-        min_tokens_to_keep: Least tokens that a top-p mask allows; None: 100.
+        reference: The frozen language model for the KL penalty. Pass ``lm`` itself to use its weights without the LoRA
+            adapters, which takes no extra memory. If None, there is no penalty.
+        value: Source of the values: "separate", a trained copy of ``lm``, as in RL4LMs; "lora", a separate LoRA
+            adapter on the policy's frozen weights or on ``value_base``; or "shared", the policy's hidden states.
+        value_base: For "lora" if all of the policy's weights are trained: the language model whose frozen weights the
+            adapter is added to; in a run, the policy at the start of training. If None, the reference is used.
+        value_lora: For "lora": keyword arguments of `peft.LoraConfig`. If empty, the policy's adapter is copied, or
+            peft's defaults are used if all of the policy's weights are trained.
+        value_hidden_sizes: Widths of the value head's hidden layers; RL4LMs has no hidden layers.
+        value_bias: Give the linear value head a bias, unlike RL4LMs.
+        critic: If False, there is no value function and all values are 0; for algorithms that need no values.
+        generation: Sampling settings for rollouts: the fields of `Sampling`.
+        filtered_log_probs: If False, log-probabilities are those of the unfiltered distribution, as in RL4LMs without
+            a mask. It must be True with a mask, since NLPO's ratio and entropy are those of the masked distribution.
+        context_start_token: The first decoder token of an encoder-decoder model. If None, the model's default is used.
+        mask_type: NLPO's mask: "learned_top_p" or "learned_top_k" of an older copy of the policy, or "topk" of the
+            policy itself. If None, there is no mask.
+        top_mask: p or k of the mask. If None, p is 0.9.
+        min_tokens_to_keep: Minimum number of tokens that a top-p mask allows. If None, 100 is used.
     """
 
     needs = frozenset({"prompt"})
@@ -79,11 +78,11 @@ class TokenPolicy(Policy):
     ) -> None:
         super().__init__()
         if context_start_token is not None and not lm.is_encoder_decoder:
-            raise ConfigError(f"context_start_token={context_start_token} is for encoder-decoder models: leave it out")
+            raise ConfigError(f"context_start_token={context_start_token} needs an encoder-decoder model: remove it")
         if mask_type is not None and not filtered_log_probs:
             raise ConfigError(
-                f"filtered_log_probs=false computes ratios without the mask, which mask_type={mask_type} needs: leave one "
-                "of them out"
+                f"filtered_log_probs=false computes ratios without the mask that mask_type={mask_type} needs: leave "
+                "one of them out"
             )
         self.lm = lm
         self.sampling = Sampling.of(generation or {}, lambda name, known: unknown("generation setting", name, known))
@@ -101,36 +100,34 @@ class TokenPolicy(Policy):
         if mask_type is not None:
             share = mask_type == "learned_top_p"
             if top_mask is None and not share:
-                raise ConfigError(
-                    f"mask_type={mask_type} needs policy.args.top_mask, the number of tokens that it allows"
-                )
+                raise ConfigError(f"mask_type={mask_type} needs policy.args.top_mask, the number of allowed tokens")
             top_mask = _TOP_P if top_mask is None else top_mask
             if (top_mask > 1) if share else (top_mask != int(top_mask)):
                 wanted = "a probability, in (0, 1]" if share else "a number of tokens, at least 1"
-                raise ConfigError(f"top_mask={top_mask}: with mask_type={mask_type} it must be {wanted}")
+                raise ConfigError(f"top_mask={top_mask} is invalid: with mask_type={mask_type} it must be {wanted}")
             special = torch.tensor(sorted(lm.tokenizer.all_special_ids), dtype=torch.long, device=lm.device)
             mask = Mask(mask_type, top_mask, min_tokens_to_keep or _MIN_TOKENS, special)
         learned = mask_type in ("learned_top_p", "learned_top_k")
         self.mask_lm = lm.copy().requires_grad_(False) if learned else None
-        self._texts_at_once: int | None = None  # None: all
+        self._texts_at_once: int | None = None  # None for all
         self._decoder = Decoder(lm, context_start_token, mask, self.mask_lm)
 
     @property
     def language_models(self) -> list[LanguageModel]:
-        """The models of the policy, of its values, of NLPO's mask, and the reference."""
+        """The language models of the policy, its value function, NLPO's mask, and the reference."""
         reference = None if self.reference is None else self.reference.language_model
         return [lm for lm in (self.lm, self.value_lm, self.mask_lm, reference) if lm is not None]
 
     @torch.no_grad()
     def write(self, prompts: Sequence[TokenPrompt], uniforms: Tensor, max_new_tokens: int | None = None) -> Writing:
         """Sample a text for each prompt, with one pass for values and one for the reference's log-probabilities.
-        If the device runs out of memory, half as many texts are written at once from then on.
+        If the device runs out of memory, the number of texts written at once is halved from then on.
 
         Args:
-            prompts: The prompts; equal ones are read once. `GroundlingError` if one is empty or too long for the model.
-            uniforms: float64 ``(num_prompts, max_new_tokens)`` in [0, 1): one for each token, drawn beforehand, so
+            prompts: The prompts; duplicates are read once. An empty or too long prompt raises `GroundlingError`.
+            uniforms: float64 ``(num_prompts, max_new_tokens)`` in [0, 1): one for each token, sampled beforehand, so
                 that texts do not depend on how prompts are split over processes.
-            max_new_tokens: Most tokens of a text; None: that of ``generation``.
+            max_new_tokens: Maximum number of tokens in a text. If None, that of ``generation`` is used.
         """
         num_tokens = max_new_tokens or self.sampling.max_new_tokens or uniforms.shape[1]
         while True:
@@ -144,12 +141,10 @@ class TokenPolicy(Policy):
             if size == 1:
                 raise RunError(
                     f"{problem}: there is not enough memory to write one text: lower world.num_tokens or "
-                    "world.max_prompt_length, or take a smaller model"
+                    "world.max_prompt_length, or use a smaller model"
                 )
             self._texts_at_once = size // 2
-            message = (
-                f"{problem}: continuing with {self._texts_at_once} texts at once, which changes nothing but speed"
-            )
+            message = f"{problem}: continuing with {self._texts_at_once} texts at a time, which affects only the speed"
             warnings.warn(message, stacklevel=2)
             torch.cuda.empty_cache()
 
@@ -182,19 +177,19 @@ class TokenPolicy(Policy):
         )
 
     def _values(self, sequences: Sequences, states: Tensor | None = None) -> Tensor:
-        """Return float32 ``(num_tokens,)``; ``states`` are the policy's own, if they have been computed."""
+        """Return values, float32 ``(num_tokens,)``; ``states`` are the policy's, if they are already computed."""
         if self.value_head is None:
             return torch.zeros(sum(sequences.counts), device=self.lm.device)
         if self.value_lm is not None or states is None:
             lm = self.value_lm or self.lm
             with lm.autocast():
                 states = read_states(lm, sequences)
-        # In float32, because bfloat16 has only 8 bits of precision. Spread over several devices, the values' model may
-        # begin on another one than the policy's.
+        # In float32, because bfloat16 has only 8 bits of precision. If models are spread over several devices, the
+        # value model may start on a different one than the policy.
         return self.value_head(states.to(self.lm.device, torch.float32))
 
     def _reference_log_probs(self, sequences: Sequences, chosen: Tensor) -> Tensor | None:
-        """Return the log-probabilities of the tokens ``chosen`` ``(num_tokens,)``; None without a reference."""
+        """Return the log-probabilities of the tokens ``chosen`` ``(num_tokens,)``, or None without a reference."""
         if self.reference is None:
             return None
         with self.reference.model() as lm, lm.autocast():
@@ -212,8 +207,8 @@ class TokenPolicy(Policy):
         """Compute log-probabilities, entropies and values of written texts.
 
         Args:
-            observations: `Written` of each text.
-            actions: int64 ``(num_texts, num_tokens)``. Beyond a text's last token they are ignored, and everything is 0.
+            observations: The `Written` record of each text.
+            actions: int64 ``(num_texts, num_tokens)``. After a text's last token they are ignored, and results are 0.
         """
         mask = torch.arange(actions.shape[1]) < torch.tensor([[text.length] for text in observations])
         mask, sequences = mask.to(actions.device), self._sequences(observations, actions)
@@ -231,7 +226,7 @@ class TokenPolicy(Policy):
         )
 
     def _restricted(self, logits: Tensor, texts: Sequence[Written]) -> Tensor:
-        """Return log-probabilities ``(num_tokens, vocabulary)`` among the tokens that each was drawn from."""
+        """Return log-probabilities ``(num_tokens, vocabulary)``, over the tokens that each one was sampled from."""
         if not self.filtered_log_probs:
             return logits.log_softmax(-1)
         logits = logits / self.sampling.temperature if self.sampling.temperature != 1 else logits
@@ -249,12 +244,12 @@ class TokenPolicy(Policy):
         return logits.masked_fill(left_out, -torch.inf).log_softmax(-1)
 
     def act(self, *args: Any, **options: Any) -> Action:
-        """Raise `ConfigError`: see `write`."""
-        raise ConfigError("policy token writes whole texts: call write(prompts, uniforms)")
+        """Raise `ConfigError`: use `write` instead."""
+        raise ConfigError("policy token writes whole texts: call write(prompts, uniforms) instead of act")
 
     def values(self, observations: Sequence[Any], memory: Tensor | None = None) -> Tensor:
         """Raise `ConfigError`: `write` and `evaluate` return the values of texts."""
-        raise ConfigError("policy token has values of whole texts: see write(prompts, uniforms).values")
+        raise ConfigError("policy token only has values of whole texts: use write(prompts, uniforms).values")
 
     def work(self, observations: Sequence[Written]) -> Sequence[Work]:
         return [
@@ -264,7 +259,7 @@ class TokenPolicy(Policy):
 
     @torch.no_grad()
     def refresh_mask(self) -> None:
-        """Copy the present policy into the mask model, if there is one."""
+        """Copy the current policy into the mask model, if there is one."""
         if self.mask_lm is not None:
             for late, present in zip(self.mask_lm.parameters(), self.lm.parameters(), strict=True):
                 late.copy_(present)
@@ -275,7 +270,7 @@ class TokenPolicy(Policy):
         super().save_pretrained(folder)
 
     def weight_files(self) -> dict[str, dict[str, Tensor]]:
-        """Return the weights of values and mask that training changes; the others are the language model's."""
+        """Return the trained weights of the value function and the mask; the rest are the language model's."""
         files = {}
         if self.value_head is not None:
             parts = {"head": self.value_head, "trunk": self.value_lm}
@@ -295,20 +290,20 @@ class TokenPolicy(Policy):
 
 
 def _log_probs_of(logits: Tensor, chosen: Tensor) -> Tensor:
-    """Return float32 ``(rows,)``: log-probabilities of the tokens ``chosen`` ``(rows,)`` under logits."""
+    """Return the log-probabilities, float32 ``(rows,)``, of the tokens ``chosen`` ``(rows,)`` under the logits."""
     return logits.float().log_softmax(-1).gather(1, chosen[:, None].to(logits.device))[:, 0]
 
 
 def _adapted(lm: LanguageModel, base: LanguageModel | None, lora: Mapping[str, Any]) -> LanguageModel:
-    """Make the model of values with a LoRA adapter of its own, on a copy that shares all frozen weights."""
-    # A second adapter of the same model would have to be switched between passes, and a trace, or recomputation in the
-    # backward pass, would take the wrong one.
+    """Create the value model: a copy that shares all frozen weights, with a separate LoRA adapter."""
+    # A second adapter in the same model would have to be switched between passes, and a trace, or recomputation in the
+    # backward pass, would use the wrong one.
     if lm.has_adapter:
         return lm.with_new_adapter(lora) if lora else lm.copy()
     if base is None:
         raise ConfigError(
-            "policy.args.value=lora needs frozen weights for its adapter, and here all are trained, with neither "
-            "value_base nor reference: set model.lora={r: 16}, or value=separate or shared"
+            "policy.args.value=lora needs frozen weights for its adapter, but all are trained, and there is neither "
+            "a value_base nor a reference: set model.lora={r: 16}, or value=separate or shared"
         )
     return base.requires_grad_(False).with_new_adapter(lora)
 
