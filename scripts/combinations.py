@@ -102,7 +102,7 @@ POLICIES, ALGORITHMS = (*_POLICY_ARGS, "chat_server", "random"), tuple(_ALGORITH
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """The components of a run, by their names in this list."""
+    """The components of a run, by their names above."""
 
     world: str
     policy: str
@@ -116,13 +116,13 @@ class Combination:
 
 
 def learners() -> Iterator[Combination]:
-    """Yield every world, policy and algorithm, with a reward that suits the world."""
+    """Yield every world, policy and algorithm, with a reward that is compatible with the world."""
     for world, policy, algorithm in itertools.product(WORLDS, POLICIES, ALGORITHMS):
         yield Combination(world, policy, algorithm, "metric" if world == "writing" else PAID)
 
 
 def rewarded() -> Iterator[Combination]:
-    """Yield every world and reward, with a policy and an algorithm that suit the world."""
+    """Yield every world and reward, with a policy and an algorithm that are compatible with the world."""
     for world, reward in itertools.product(WORLDS, REWARDS):
         policy = {"NetHack": "nethack", "writing": "token"}.get(world, "action_scoring")
         yield Combination(world, policy, "ppo", reward)
@@ -210,12 +210,12 @@ def page() -> str:
 
 _HEAD = """# Valid combinations
 
-`python -m scripts.combinations` writes this page. A test keeps it up to date and trains each ticked combination for two
-updates. A number refers to the reason for which a run is refused, before anything is loaded.
+`python -m scripts.combinations` writes this page. A test keeps it up to date and trains each ticked combination for
+two updates. A number refers to the reason why a run is refused before anything is loaded.
 [architecture.md](architecture.md) explains worlds, policies, algorithms and rewards.
 
-The worlds are a BabyAI env, an env whose actions change at every step, NetHack, and a pool of prompts. Some combinations
-have additional settings:
+The worlds are a BabyAI env, an env whose actions change at every step, NetHack, and a pool of prompts. Some
+combinations have additional settings:
 
 - action head: as many outputs as the longest list of actions;
 - NLPO: a mask;
@@ -223,11 +223,11 @@ have additional settings:
 - GiGPO: several envs that play the same episodes;
 - cloning in text worlds: a dataset.
 
-The settings of an experiment fit its policy. With another policy, settings without effect are refused, and the message names
-the value to use (for example `world.history=3` for a policy that reads no words).
+An experiment's settings match its policy. With a different policy, settings without effect are refused, and the
+message names the value to use (for example `world.history=3` for a policy that reads no text).
 """
-_REWARDS_HEAD = """Rewards do not depend on the policy and the algorithm, except that cloning uses none.
-If the env has a reward of its own, it is added, unless `reward.env` is null."""
+_REWARDS_HEAD = """Rewards do not depend on the policy or the algorithm, except that cloning uses none.
+The env's own reward, if there is one, is added unless `reward.env` is null."""
 
 
 def _of(verdicts: dict[Combination, str | None], **names: str) -> list[str | None]:
@@ -238,7 +238,7 @@ def _of(verdicts: dict[Combination, str | None], **names: str) -> list[str | Non
 
 
 def _cell(reason: str | None, notes: list[str]) -> str:
-    """Return a tick, or the number of the reason in ``notes``, which it is added to."""
+    """Return a tick, or the number of the reason in ``notes``; add a new reason to them."""
     if reason is None:
         return "✓"
     suits = re.fullmatch(r"(policy|algorithm|reward)\S* .*?is incompatible .*?: (.*?)(; (set|remove) .*)?", reason)

@@ -43,7 +43,7 @@ def rows_of(family: str) -> list[Row]:
         try:
             lm = lm_of(family, changes, tokenizers)
             lm.model(**_smallest(lm))
-        except Exception as error:  # no result about Groundling
+        except Exception as error:  # says nothing about Groundling
             print(f"{family}, {variant}: no small model ({str(error)[:90]!r})", file=sys.stderr)
             continue
         rows.append(row_of(family, variant, lm))
@@ -67,7 +67,7 @@ _ANNOUNCED = {
     "padded": ("generates for",),
     "sampled": ("Transformers' loop", "generates for"),
 }
-"""Words of the warnings that concern a column."""
+"""Phrases of the warnings that concern a column."""
 _EFFECTS = {
     r"cannot read several candidates( of \d+ tokens and more)? in one row exactly \((.*)\): .*": "scores each candidate{}"
     " separately",
@@ -76,7 +76,7 @@ _EFFECTS = {
     r"cannot generate here: .*? \((.*)\); .*": "refuses to generate",
     r"cannot be scored here: .*? \((.*)\); .*": "refuses to score",
 }
-"""Effect of a message, by its pattern; the last group is the reason."""
+"""Effect of a message, by the message's pattern; its last group is the reason."""
 _REASONS = {
     "layers that see": "sliding window of",
     "steps do not agree exactly with its plain forward": "cached decoding differs from the plain forward",
@@ -90,18 +90,18 @@ def page(rows: Iterable[Row]) -> str:
     families = {row.family for row in rows}
     refused = sorted({row.family for row in rows if _is_refused(row.score)})
     lines = [
-        "# Families of models",
+        "# Model families",
         "",
         "Results of `LanguageModel` for the generative model families of Transformers, compared with each model's plain",
         "forward pass of one text at a time. `python -m scripts.families` writes this page from",
         f"[table.csv](../results/families/table.csv) (CPU, float32): {len(families)} families, {len(rows)} variants. Each",
         "model is tiny, and all its matrices have standard deviation 0.15. Prompts of 3 to 65 tokens are shorter and longer",
-        "than windows of 24 tokens and original contexts of 40; candidates cross these lengths. Models with longrope read",
-        "at most their original context, up to which they compute as without it.",
+        "than windows of 24 tokens and original contexts of 40; candidates cross these limits. Models with longrope read at",
+        "most their original context, within which longrope changes nothing.",
         "",
         f"- *exact*: no log-probability differs by more than {EXACT:.0e}.",
-        "- *announced*: computed in a slower way; one warning gives the reason.",
-        "- *refused*: an error message and no result.",
+        "- *announced*: computed by a slower method; a warning gives the reason.",
+        "- *refused*: an error message instead of a result.",
         "- *read*: tokens that pass through the body for a prompt of 64 tokens and 6 candidates of 1 to 4 tokens,",
         "  divided by the prompt's tokens; for an encoder-decoder, tokens that pass through the encoder.",
         "",

