@@ -132,7 +132,7 @@ def test_datasets_are_checked(run_dir: Path, tmp_path: Path) -> None:
 
 
 def test_an_unknown_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="is neither a run"):
+    with pytest.raises(ConfigError, match="is not a run"):
         verify(tmp_path)
     with pytest.raises(ConfigError, match="is not a folder"):
         verify(tmp_path / "nowhere")

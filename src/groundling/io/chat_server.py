@@ -38,7 +38,7 @@ def check_address(base_url: str = "http://127.0.0.1:8000/v1", api_key_env: str =
     """Raise `ConfigError` for an invalid URL, a URL with a secret, or an invalid variable name (maybe the key)."""
     if api_key_env not in os.environ and not re.fullmatch("[A-Z_][A-Z0-9_]*", api_key_env):
         raise ConfigError(
-            "api_key_env must be an environment variable's name, such as OPENAI_API_KEY: put the key into that variable"
+            "api_key_env must be an environment variable's name, such as OPENAI_API_KEY: put the key into it"
         )
     parts = urlsplit(base_url)
     if "@" in parts.netloc or parts.query or parts.fragment:
