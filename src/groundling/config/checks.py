@@ -1,4 +1,4 @@
-"""Check a whole config before anything is loaded, including for settings without effect."""
+"""Check a whole config, including for settings without effect, before anything is loaded."""
 
 import inspect
 from collections.abc import Mapping

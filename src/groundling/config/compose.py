@@ -43,7 +43,7 @@ def compose(
     Raises:
         ConfigError: An experiment, key or id is unknown, or a value has the wrong type or is not allowed in a file.
     """
-    changes = parse(overrides)  # first, so that its errors are reported first
+    changes = parse(overrides)  # before all else, so that its errors come first
     known = experiments(config_dir)
     if experiment not in known:
         if os.path.isfile(f"{experiment}/config.yaml"):  # noqa: PTH113 (pathlib raises if a name is too long)
@@ -159,7 +159,7 @@ def to_yaml(config: Config) -> str:
 
 
 def check_words(written: Overrides, said: Overrides, where: str) -> None:
-    """Raise `ConfigError` for a file's overrides that only the command line may set, unless ``said`` has them."""
+    """Raise `ConfigError` for a file's overrides that only the command line may set, unless in ``said``."""
     admit(given(parse(written)), given(parse(said)), where)
 
 
@@ -187,7 +187,7 @@ def plain_values(loaded: Any, where: str) -> dict[str, Any]:
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """Read a run's ``config.yaml``, which may be untrusted, unresolved and without resolvers."""
+    """Read a run's possibly untrusted ``config.yaml`` without resolving names; raise `ConfigError` for resolvers."""
     try:
         return plain_values(read_yaml(path), str(path))
     except FileNotFoundError:

@@ -179,7 +179,7 @@ def admit(
             f"{where} sets {', '.join(refused)}, but no file may run code, choose a server, name an API key or let an "
             f"env write files: if you trust it, add to the command: {' '.join(map(_word, refused, refused.values()))}"
         )
-    # A choice such as that of the judge is kept, because it tells what a run's reward was.
+    # Keep choices such as the judge's id, which document a run's reward.
     left_out = {key for key, value in unsaid.items() if not _by_value(key, value, values)}
     return {name: _without(value, name, left_out) for name, value in values.items()}
 

@@ -171,9 +171,7 @@ def sweep(words: Sequence[str]) -> list[list[str]]:
                     check_runs(int(abs((swept.stop - swept.start) / swept.step)), word)
                 texts = list(islice(override.sweep_string_iterator(), _MOST_RUNS + 1))
             except (HydraException, ArithmeticError, ValueError) as error:
-                raise ConfigError(
-                    f"{word:.200} has no values ({error}): write seed=1,2,3 or seed=range(1,4)"
-                ) from error
+                raise ConfigError(f"{word:.200} has no values ({error}): write seed=1,2 or seed=range(1,3)") from error
             values = [f"{override.get_key_element()}={text}" for text in texts]
         check_runs(len(runs) * len(values), word)
         runs = [[*run, value] for run in runs for value in values]

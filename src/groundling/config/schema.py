@@ -48,7 +48,7 @@ class ModelConfig(Section):
     dtype: str = "float32"
     """Data type of the weights: float32, bfloat16 or float16."""
     attention: Annotated[str | None, CommandLineOnly.when(lambda value: "/" in value)] = None
-    """eager, sdpa, flash_attention_2, … If null, Transformers chooses, except for T5 on CPUs: eager is faster."""
+    """eager, sdpa, flash_attention_2, … If null, Transformers chooses, but T5 uses eager on CPUs, which is faster."""
     device_map: str | None = None
     """Spread the layers over this process's share of GPUs: auto, balanced, sequential. If null, use one device."""
     load_in_4bit: bool = False
@@ -56,14 +56,13 @@ class ModelConfig(Section):
     gradient_checkpointing: Annotated[bool, NoEffectOnResults] = False
     """Recompute activations in the backward pass, which saves memory but takes a third more time."""
     fsdp: bool = False
-    """Shard the layers' weights, gradients and optimizer states across the run's processes while it learns (fully
-    sharded data parallelism). Only for policies that generate text."""
+    """Shard weights, gradients and optimizer states across processes (FSDP). Only for policies that generate text."""
     compile: bool = False
     """Compile the training forward pass (torch.compile), which takes a minute or more at each start."""
     lora: Annotated[dict[str, Any], CommandLineOnly.of("megatron_core")] = {}
     """Keyword arguments of peft.LoraConfig, such as {r: 16, lora_alpha: 32}. If empty, all weights are trained."""
     max_prompt_tokens: Annotated[int | None, Ge(1)] = None
-    """Truncate longer prompts at the start, with a warning. If null, a prompt too long for the model is an error."""
+    """Longer prompts lose their start, with a warning. If null, a prompt too long for the model is an error."""
     add_special_tokens: bool = True
     """Add the tokenizer's special tokens to prompts: </s> at the end for T5, <s> at the start for Llama 2. Lamorel has
     not added them since November 2023. Setting false is an error for tokenizers that add none."""
@@ -102,7 +101,7 @@ class TrainingConfig(Section):
 
 
 class Config(Section):
-    """A run's config. `config_of` creates a kind of world's own class, with its ``world`` and ``evaluation``."""
+    """A run's config; `config_of` creates the subclass for a kind of world, with its ``world`` and ``evaluation``."""
 
     name: Line
     """The run's name in reports; runs with the same name and different seeds share a curve."""
@@ -117,8 +116,7 @@ class Config(Section):
     """The source of experience: ``world.id`` is its kind, and each kind has its own keys."""
     model: ModelConfig = ModelConfig()
     reward: dict[str, Annotated[RewardPartConfig, ArgumentsOf(parts)] | None] = {}
-    """A sum of named parts. The world's own reward is the part env, present by default; null or ~reward.NAME removes a
-    part."""
+    """A sum of named parts, by default env, the world's own reward. null or ~reward.NAME removes a part."""
     policy: Annotated[ComponentConfig, ArgumentsOf(policies), FixedByTraining.of("id")]
     algorithm: Annotated[ComponentConfig, ArgumentsOf(algorithms), FixedByTraining]
     cloning: Annotated[CloningConfig, FixedByTraining] = CloningConfig()

@@ -35,7 +35,7 @@ class RequestRefused(RequestFailed):
 
 
 def check_address(base_url: str = "http://127.0.0.1:8000/v1", api_key_env: str = "OPENAI_API_KEY") -> None:
-    """Raise `ConfigError` for an invalid URL, a URL with a secret, or an invalid variable name (maybe the key)."""
+    """Raise `ConfigError` for an invalid URL, a URL with a secret, or an invalid variable name (perhaps the key)."""
     if api_key_env not in os.environ and not re.fullmatch("[A-Z_][A-Z0-9_]*", api_key_env):
         raise ConfigError(
             "api_key_env must be an environment variable's name, such as OPENAI_API_KEY: put the key into it"

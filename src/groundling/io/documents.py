@@ -28,7 +28,7 @@ RECORDS = 2**26  # Maximum bytes in a JSON record
 LINE = 2**24  # Maximum bytes in a line of JSON Lines; a file may have any number of lines
 _DEPTH = 32  # Maximum levels of nesting
 _NODES = 10_000  # Maximum number of values in a settings file, counting values repeated by aliases each time
-_CARD_NODES = 100_000  # The same for a dataset's card, which may describe hundreds of configurations
+_CARD_NODES = 100_000  # The same for a dataset card, which may describe hundreds of configurations
 _VALUES = 2**23  # Maximum number of values in a record
 _EXPANDED = 2**20  # Maximum number of characters and values in settings after replacing aliases and ``${name}``
 _DIGITS = 4300  # Maximum length of a number in YAML, as in Python; parsing base 60 takes quadratic time
@@ -148,7 +148,7 @@ def lines_of(path: Path) -> Iterator[bytes]:
 
 
 def check_numbers(node: Any, where: str = "", path: tuple[Any, ...] = ()) -> None:
-    """Raise `DocumentError` unless integers in nested values and keys fit into 64 bits; Python cannot print more."""
+    """Raise `DocumentError` unless integers in nested values and keys fit in 64 bits; longer ones may not print."""
     if isinstance(node, int) and abs(node) >= 2**63:
         named = f"{where}: " if where else ""
         named += ".".join(map(str, path))[:80]

@@ -76,7 +76,7 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """Yield a folder to write into, which replaces ``folder``, empty or absent, at the end of the block."""
+    """Yield a folder to write into, which becomes ``folder``, so far empty or absent, at the end of the block."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder} is not empty: choose a new folder")
     partial = folder.with_name(f"{PARTIAL}-{folder.name}")
@@ -112,8 +112,8 @@ def locked(path: Path, doing: str, otherwise: str = "choose another folder", *, 
     """Keep other processes out of a block that writes; the lock file is deleted at the end.
 
     Unfinished files of killed processes in the lock's folder, or in the folder that the lock is named after, are
-    deleted. Without locks in the file system, it only warns. ``doing`` ("is training in runs/demo") and ``otherwise``
-    complete the message of the `RunError`.
+    deleted. On a file system without locks, only a warning is issued. ``doing`` ("is training in runs/demo") and
+    ``otherwise`` complete the message of the `RunError`.
     """
     if path.is_symlink() or (path.exists() and not path.is_file()):
         kind = "a link" if path.is_symlink() else "not a regular file"

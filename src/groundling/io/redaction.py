@@ -36,7 +36,7 @@ _ADDRESS = re.compile(
     r"|(?<![\w.+-])[\w.+-]+@(?:(?:[\w-]+\.)+[A-Za-z][\w-]+|\d{1,3}(?:\.\d{1,3}){3}|[A-Za-z][\w-]*(?=:\S))(?::[\w./~-]*)?"
     # A host with a port, but not a file with a line number.
     rf"|(?<![\w.-])(?!{_NAME_OF_A_FILE})(?:localhost|[A-Za-z][\w-]*(?:\.[A-Za-z][\w-]*)+|\d{{1,3}}(?:\.\d{{1,3}}){{3}}):\d{{2,5}}\b"
-    # An IPv4 address; single digits make up a version or section number.
+    # An IPv4 address; if all parts are single digits, it is a version or section number.
     r"|(?<![\w.-])(?=[\d.]*\d\d)\d{1,3}(?:\.\d{1,3}){3}(?![\w.])"
     # An API key.
     r"|\b(?:hf_\w{30,}|sk-(?:\w{1,20}-){0,3}\w{20,}|gh[opsu]_\w{30,}|github_pat_\w{22,}|glpat-[\w-]{20,}|xox[abp]-[\w-]{10,}|"
@@ -50,7 +50,7 @@ def _never(key: str, value: Any) -> bool:
 
 
 def shareable(node: Any, key: str = "", is_read: IsRead = _never) -> Any:
-    """Redact settings, or those at ``key``, for sharing; values are kept unchanged if ``is_read`` is true of them.
+    """Redact settings, or those at ``key``, for sharing; values for which ``is_read`` is true are kept unchanged.
 
     An absolute path is reduced to its last name. URLs, host:port, user@host, IPv4 addresses and API keys are removed
     from a single string. Entries and items of nested settings that contain one are dropped entirely, as are settings

@@ -31,8 +31,7 @@ class RowProblem:
 def read_rows(path: Path, consecutive: bool = False) -> list[dict[str, Any]]:
     """Read rows with ``update`` and ``step``, if the file exists; ignore an incomplete last line.
 
-    Raises `RunError` for a line that is not a row or is out of order and, if ``consecutive``, for missing or
-    duplicate updates after the first (0 or 1).
+    Raises `RunError` for invalid or unordered rows and, if ``consecutive``, for missing or duplicate updates.
     """
     rows, problems = scan_rows(path, consecutive)
     if problems:
@@ -98,7 +97,7 @@ def check_digest(path: Path, count: int, expected: str) -> None:
 
 
 class RowFile:
-    """A file of rows, each on disk when `append` returns; those after ``update``, where a run resumes, are dropped."""
+    """A file of rows, each on disk when `append` returns; rows after ``update``, where a run resumes, are dropped."""
 
     def __init__(self, path: Path, update: int, consecutive: bool = False) -> None:
         self.path = path

@@ -50,9 +50,7 @@ def check_suits(policy: ComponentConfig, model: ModelConfig, algorithm: Componen
         "recurrence", getattr(factory, "recurrence", 1) if parameter is None else parameter.default
     )
     if length > 0 and num_steps % length:  # the policy itself rejects other values
-        raise ConfigError(
-            f"world.num_steps={num_steps} must be a multiple of policy.args.recurrence={length}: change one of them"
-        )
+        raise ConfigError(f"world.num_steps={num_steps} must be a multiple of policy.args.recurrence={length}")
     offline = getattr(algorithms.get(algorithm.id), "offline", False)
     if not offline and world.reward.needs_model and not has_model(policy.id):
         part = f"reward.{world.reward.needs_model[0]}"
@@ -140,8 +138,8 @@ def make_algorithm(algorithm: ComponentConfig, policy: Policy, processes: Proces
     if rounded := {p.dtype for p in trained} - {torch.float32}:
         dtype = str(rounded.pop()).removeprefix("torch.")
         warnings.warn(
-            f"model.dtype={dtype} rounds away updates of less than about 0.4 % of a weight, as with small "
-            "learning rates: keep float32 (GPUs still compute in bfloat16) or train an adapter (model.lora)",
+            f"model.dtype={dtype} rounds away updates of less than about 0.4 % of a weight, as is usual with "
+            "small learning rates: keep float32 (GPUs still compute in bfloat16) or train an adapter (model.lora)",
             stacklevel=2,
         )
     made: Algorithm = algorithms.create(algorithm.id, **algorithm.args)

@@ -72,7 +72,7 @@ _ATTEMPTS = 20  # Maximum attempts to read checkpoints that a training run keeps
 
 
 def save(folder: Path, update: int, write: Callable[[Path], None], keep: int) -> Path:
-    """Write the checkpoint ``folder/NNNNNN`` completely, or raise `RunError`; delete all but the latest ``keep``."""
+    """Write the checkpoint ``folder/NNNNNN`` atomically or raise `RunError`; delete all but the latest ``keep``."""
     target = folder / f"{update:06d}"
     try:
         shutil.rmtree(target, ignore_errors=True)  # it is broken: a complete one would have been resumed
@@ -304,7 +304,7 @@ def open_run(folder: Path, settings: Mapping[str, Any]) -> Iterator[Path]:
 
 
 def _check_settings(folder: Path, settings: Mapping[str, Any]) -> None:
-    """Raise `ConfigError` if the folder belongs to a run with other settings that affect its result."""
+    """Raise `ConfigError` if the folder belongs to a run with different settings that affect its results."""
     path = folder / SETTINGS_FILE
     rows = read_metrics(folder)
     if not rows and not (folder / "checkpoints").exists():

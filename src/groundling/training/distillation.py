@@ -97,8 +97,7 @@ class DistillationRun:
             if latest is None
             else load_reward_model(latest, device)
         )
-        # A table is fitted in one pass.
-        self.epochs = 1 if isinstance(self.model, TableRewardModel) else config.epochs
+        self.epochs = 1 if isinstance(self.model, TableRewardModel) else config.epochs  # a table needs one
         trainable = [p for p in self.model.parameters() if p.requires_grad]
         self.optimizer = torch.optim.Adam(trainable, lr=config.learning_rate) if trainable else None
         if latest is not None:

@@ -29,7 +29,7 @@ from groundling.runtime.processes import Processes, in_parts
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, keep: bool = True) -> dict[str, torch.Tensor]:
-    """Return tensors by ``<parameter>.<name>``, none unless ``keep``; all processes must call it to gather shards."""
+    """Return the state's tensors by ``<parameter>.<name>``, none unless ``keep``; all processes must call it."""
     refused = f"the optimizer {type(optimizer).__name__} cannot be saved in a checkpoint, unlike torch.optim.AdamW"
     tensors = {}
     for index, entry in optimizer.state_dict()["state"].items():
@@ -76,7 +76,7 @@ def save_optimizer(tensors: dict[str, torch.Tensor], settings: Sequence[Mapping[
     for key in sorted(tensors):
         index, _, name = key.partition(".")
         moments.setdefault(index, []).append(name)
-    # One entry, because safetensors writes several in any order: equal states give equal files.
+    # A single entry, because safetensors writes several in arbitrary order; equal states must give equal files.
     written = json.dumps({"moments": moments, "settings": settings})
     save_file(tensors, path, metadata={"optimizer": written})
 

@@ -40,7 +40,7 @@ def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
 
 class Tracker:
     """Append to ``metrics.jsonl`` and ``tensorboard/`` after the update from which a run resumes.
-    Both are on disk when a method returns. TensorBoard drops later steps of earlier event files. PyTorch's
+    Both are on disk when a method returns. TensorBoard ignores steps of earlier files that are repeated. PyTorch's
     ``SummaryWriter`` would write from a thread, up to two minutes later, and never report a full disk.
     """
 
@@ -131,7 +131,7 @@ def wandb_log(project: str, name: str, config: dict[str, Any], run_dir: Path) ->
     try:
         id = str(read_object(path, SETTINGS)["id"])
     except (ValueError, KeyError) as error:
-        raise RunError(f"{path} has no ID of a Weights & Biases run ({error}): delete it") from error
+        raise RunError(f"{path} contains no Weights & Biases run ID ({error}): delete it") from error
     # By default, wandb uploads the command line with its paths, the host name, and all printed output.
     private = wandb.Settings(x_disable_meta=True, disable_git=True, disable_code=True, console="off", host="")
     return OnlineLog(
@@ -228,7 +228,7 @@ class ShapedReturns:
 
 
 class TrainingProgress:
-    """Show steps, return, success rate and first precision (of the last 100 episodes), rewards, speed and time left.
+    """Show steps, rewards, speed, time left, and the last 100 episodes' return, success rate and first precision.
     The time left is estimated from whole updates, since the step count only advances during collection.
     """
 

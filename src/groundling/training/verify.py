@@ -19,7 +19,7 @@ from groundling.judges.reward_models.reward_model import DESCRIPTION as REWARD_M
 from groundling.training import checkpoint
 from groundling.training.tracking import METRICS
 
-_COLLECTION = "collection.json"  # Records which agent played for a dataset of transitions, where and how
+_COLLECTION = "collection.json"  # Describes how a dataset of transitions was collected
 _SPARSE_ROWS = ("validation.jsonl", "probes.jsonl", "samples/train.jsonl")
 """Files with rows for some updates; `METRICS` has one for every update."""
 
@@ -33,8 +33,7 @@ class Finding:
 
 def verify(folder: Path) -> list[Finding]:
     """Check a run, a checkpoint, a published policy, a reward model or a dataset, without changing anything.
-    While another process writes to the folder, files may be incomplete or missing because they are being replaced.
-    A single note is then returned instead of any problems.
+    While another process writes to the folder, problems may be temporary, so a single note replaces them.
     """
     if not folder.is_dir():
         raise ConfigError(f"{folder} is not a folder: pass the path of a run, a reward model or a dataset")
