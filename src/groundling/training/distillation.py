@@ -55,7 +55,7 @@ class DistillationConfig:
 
 
 def read_pairs(config: DistillationConfig) -> TrainingPairs:
-    """Read the dataset's annotated pairs; raise `ConfigError` if there are none, or if all are ties."""
+    """Read the dataset's annotated pairs; raise `ConfigError` if there are no preferences."""
     pairs, name = open_pairs(config.dataset), config.preferences
     return TrainingPairs.of(pairs.segments(), pairs.preferences(name), pairs.soft_preferences(name))
 

@@ -29,7 +29,7 @@ from groundling.runtime.processes import Processes, in_parts
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, keep: bool = True) -> dict[str, torch.Tensor]:
-    """Return the state's tensors by ``<parameter>.<name>``, none unless ``keep``; all processes must call it."""
+    """Return the state's tensors by ``<parameter>.<name>``, empty unless ``keep``; all processes must call it."""
     refused = f"the optimizer {type(optimizer).__name__} cannot be saved in a checkpoint, unlike torch.optim.AdamW"
     tensors = {}
     for index, entry in optimizer.state_dict()["state"].items():
