@@ -208,7 +208,7 @@ def test_weights_in_4_bits_are_not_trained_but_may_be_evaluated(
 ) -> None:
     overrides = ["model.load_in_4bit=true", f"run_dir={tmp_path}"]
     for more in ([], ["--dry-run"]):
-        assert "give model.lora" in _error(capsys, "train", "demo-easy", *overrides, *more)
+        assert "set model.lora" in _error(capsys, "train", "demo-easy", *overrides, *more)
     assert find("demo-easy", overrides, print).config.model.load_in_4bit
 
 

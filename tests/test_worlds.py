@@ -131,10 +131,10 @@ _PERPLEXITY = ["policy.id=drrn", "reward.causal_perplexity.coefficient=-1"]
         ("babyai", ["policy.id=token"], "'token' is incompatible with BabyAI-MixedTrainLocal-v0: it needs prompt"),
         ("nethack", ["policy.id=drrn"], "provides glyphs; set policy.id to one of nethack"),
         ("babyai", ["~algorithm.args", "algorithm.id=drrn"], "'drrn' is incompatible with policy 'action_scoring'"),
-        ("own", ["policy.id=action_head"], "set policy.args.num_actions to the most"),
+        ("own", ["policy.id=action_head"], "set policy.args.num_actions to the maximum"),
         ("own", ["world.env=test/Free-v0"], "env test/Free-v0 takes any text as its action and lists none"),
-        ("babyai", _SYMBOLIC, "world.num_steps=8 is no multiple of policy.args.recurrence=5"),
-        ("babyai", _PERPLEXITY, "reward.causal_perplexity reads the language model under training, and policy 'drrn'"),
+        ("babyai", _SYMBOLIC, "world.num_steps=8 must be a multiple of policy.args.recurrence=5"),
+        ("babyai", _PERPLEXITY, "reward.causal_perplexity uses the language model being trained, but policy 'drrn'"),
         ("babyai", ["model.load_in_4bit=true"], "keeps weights that cannot be trained"),
     ],
 )  # fmt: skip

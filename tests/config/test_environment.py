@@ -63,7 +63,7 @@ def test_a_resolver_that_is_put_together_is_none(tmp_path: Path, asked: list[str
     [
         ("name: ${oc.env:GROUNDLING_SECRET}", "resolvers"),
         ("defaults: ['/own/${oc.env:GROUNDLING_SECRET}']", "resolvers"),
-        ("defaults: [/own/more]", "more.yaml: name='${oc.env:GROUNDLING_SECRET}' is not read"),
+        ("defaults: [/own/more]", "more.yaml: name='${oc.env:GROUNDLING_SECRET}' is not allowed"),
         ("hydra: {job: {env_copy: [GROUNDLING_SECRET]}}\nname: ${hydra.job.env_set.GROUNDLING_SECRET}", "name"),
         ("defaults: [{/own@_global_.hydra.job: copying}]\nname: ${hydra.job.env_set.GROUNDLING_SECRET}", "name"),
         ("model: {trust_remote_code: true}", f"the experiment own sets {TRUST[:-5]}"),

@@ -301,7 +301,7 @@ def test_a_run_that_recorded_its_games_is_played_without_recording(tmp_path: Pat
     assert from_file(path, purpose="playing").world.args == {}
     words = ["world.args.savedir=mine", "world.args.save_ttyrec_every=2"]
     assert from_file(path, words, purpose="playing").world.args == {"savedir": "mine", "save_ttyrec_every": 2}
-    with pytest.raises(ConfigError, match=r"sets world.args.save_ttyrec_every, world.args.savedir, and no"):
+    with pytest.raises(ConfigError, match=r"sets world.args.save_ttyrec_every, world.args.savedir, but no"):
         from_file(path)
     values["world"]["args"] = {"save_ttyrec_every": 0}  # nothing is recorded
     path.write_text(yaml.safe_dump(values))

@@ -79,7 +79,7 @@ _ROUNDS = (b'[1, ["x"], "", {}]', b'["go", [], "", {}]', b'["go", ["x"], "", {"r
 _ARRAYS = (_zipped(), _zipped()[:20], b"\x93NUMPY\x01\x00\x06\x00{'a'(\n", b"")
 _CONFIG = "name: a\nworld: {id: text, env: BabyAI-GoToObj-v0}\npolicy: {id: random}\nalgorithm: {id: ppo}\n"
 REFUSED: list[tuple[str, Any, str]] = [
-    *(("read_yaml", text, "leave it out") for text in (b"a: !!bool ull", b"a: !!timestamp x", b"a: !!int ''")),
+    *(("read_yaml", text, "remove the tag") for text in (b"a: !!bool ull", b"a: !!timestamp x", b"a: !!int ''")),
     *(("overrides", f"seed={sweep}", "write seed=|runs") for sweep in _SWEEPS),
     ("overrides", "seed=range(1,20001)", "10,000 runs"),
     *(

@@ -149,7 +149,7 @@ STATES = {
         for name, message in (("model.safetensors", "cannot be loaded"), ("value_head.safetensors", "cannot be read"))
     },
     **{
-        f"a pickle as {name}": Case(checkpointed(pickled(f"{CHECKPOINT}/{name}")), RESUME, "does not fit")
+        f"a pickle as {name}": Case(checkpointed(pickled(f"{CHECKPOINT}/{name}")), RESUME, "does not match")
         for name in ("optimizer.safetensors", "algorithm.json")
     },
     "a pickle for weights": Case(

@@ -51,8 +51,8 @@ JSON = {
     "deep": ("[" * 100_000, "nested deeper than 32"),
     "closed": ("[" * 33 + "]" * 33, "nested deeper than 32"),
     "objects": ('{"a":' * 5000 + "1" + "}" * 5000, "nested deeper than 32"),
-    "twice": ('{"a": 1, "a": 2}', "comes twice"),
-    "twice among many": ("{" + ",".join(f'"{i}":1' for i in range(50_000)) + ',"49999":1}', "'49999' comes twice"),
+    "twice": ('{"a": 1, "a": 2}', "the key 'a' is duplicated"),
+    "twice among many": ("{" + ",".join(f'"{i}":1' for i in range(50_000)) + ',"49999":1}', "'49999' is duplicated"),
     "empty": ("", "not JSON"),
     "long number": ("9" * 5000, "4300 digits"),
     "many": ("[" + "0," * 2**23 + "0]", "values"),
@@ -104,7 +104,7 @@ def test_pipes_and_folders_are_refused(read: Callable[[Path], Any], kind: str, t
     link.symlink_to(path)
     for name in (path, link):
         for reader in (read, lambda path: list(documents.read_lines(path))):
-            with pytest.raises(DocumentError, match=f"^{name} is not a regular file: .* put a file there"):
+            with pytest.raises(DocumentError, match=f"^{name} is not a regular file: replace it with a file"):
                 reader(name)
 
 
@@ -122,7 +122,7 @@ def test_a_card_with_a_huge_number_is_refused(key: str, tmp_path: Path) -> None:
 
 
 def test_a_json_root_of_another_type_is_named(tmp_path: Path) -> None:
-    assert "holds null: expected an object" in _refusal(documents.read_object, tmp_path / "a.json", "null")
+    assert "contains null: expected an object" in _refusal(documents.read_object, tmp_path / "a.json", "null")
 
 
 def test_lines_are_limited_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,9 +137,9 @@ def test_lines_are_limited_one_by_one(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_replaced_names_stay_small(tmp_path: Path) -> None:
-    with pytest.raises(DocumentError, match="becomes longer"):
+    with pytest.raises(DocumentError, match="expands to over"):
         documents.resolve(dict(line.split(": ") for line in _INTERPOLATIONS.splitlines()), "config.yaml")
-    with pytest.raises(DocumentError, match="too often"):
+    with pytest.raises(DocumentError, match="too deep"):
         documents.resolve({f"a{i}": f"${{a{i + 1}}}" for i in range(1000)}, "config.yaml")
     values = {"a": {"b": "${.c}", "c": "${..d}/${e[0]}"}, "d": "x", "e": [1], "f": "${a}"}
     found = {"b": "x/1", "c": "x/1"}

@@ -296,7 +296,7 @@ def test_targets_that_cannot_be_published_are_reported(
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "something").touch()
     assert main(["publish", str(run_dir), "--output", str(tmp_path / "full")]) == 1
-    assert "name a new folder" in capsys.readouterr().err
+    assert "choose a new folder" in capsys.readouterr().err
     assert main(["publish", "demo-easy", "--output", str(tmp_path / "out")]) == 1
     assert "no checkpoint" in capsys.readouterr().err
     assert main(["publish", str(run_dir), "--output", str(tmp_path / "out"), "--private"]) == 1

@@ -116,14 +116,14 @@ def test_a_run_without_its_clone_is_not_resumed(whole: Path, tmp_path: Path) -> 
         (run_dir / name).symlink_to(whole / name)
     (run_dir / "config.yaml").unlink()
     (run_dir / "config.yaml").write_text((whole / "config.yaml").read_text().replace(str(whole), str(run_dir)))
-    with pytest.raises(RunError, match=r"clone/checkpoints is missing, from which .* began: restore it"):
+    with pytest.raises(RunError, match=r"clone/checkpoints, from which .* started, is missing: restore it"):
         train(_config(run_dir), Console(quiet=True))
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["cloning.episodes=null", "evaluation.baselines=[]"], r"cloning\.epochs=2 does nothing: .* clones first"),
+        (["cloning.episodes=null", "evaluation.baselines=[]"], r"cloning\.epochs=2 does nothing: .* clone first"),
         (["cloning.episodes=0"], r"cloning\.episodes must be at least 1, got 0"),
         (["cloning.agent=robot"], r"robot cannot play"),
         (["cloning.args={objectve: choice}"], r"objectve"),

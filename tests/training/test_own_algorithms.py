@@ -97,8 +97,8 @@ _OPTIMIZERS: dict[str, Any] = {
 _REFUSED = {
     "lbfgs": "expected a tensor",
     "unkept": "seen of a parameter group is of type Tensor, expected a number",
-    "sharing": "also of 'all', expected of parameters alone",
-    "growing": "created with 1 parameter groups and has 2",
+    "sharing": "has an entry 'all', expected only entries of parameters",
+    "growing": "created with 1 parameter groups and now has 2",
 }
 
 
@@ -208,32 +208,32 @@ def test_figures_may_be_numbers_of_torch_and_numpy(figure: str, tmp_path: Path) 
 
 
 def test_a_figure_that_the_run_has_already_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    says = "a figure called step, which the run has already"
-    with pytest.raises(RunError, match=f"the algorithm 'test-likelihood' gives {says}"):
+    says = "a metric step, which the run already has"
+    with pytest.raises(RunError, match=f"the algorithm 'test-likelihood' reports {says}"):
         _update(_run(tmp_path / "algorithm", figure="doubled"))
     run = _run(tmp_path / "policy")
     monkeypatch.setattr(run.policy, "figures", lambda: {"step": 7})
-    with pytest.raises(RunError, match=f"the policy 'test-table' gives {says}"):
+    with pytest.raises(RunError, match=f"the policy 'test-table' reports {says}"):
         _update(run)
 
 
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"loss": torch.ones(2)}, r"{'loss': tensor\(\[1., 1.\]\)} as the figures of an update, expected numbers"),
-        ({"loss": None}, "{'loss': None} as the figures"),
-        ({"kl": 1, "entropy": "0.5"}, "{'kl': 1, 'entropy': '0.5'} as the figures"),
-        (None, "None as the figures of an update, expected numbers by name"),
+        ({"loss": torch.ones(2)}, r"{'loss': tensor\(\[1., 1.\]\)} as an update's metrics, expected numbers"),
+        ({"loss": None}, "{'loss': None} as an update's metrics"),
+        ({"kl": 1, "entropy": "0.5"}, "{'kl': 1, 'entropy': '0.5'} as an update's metrics"),
+        (None, "None as an update's metrics, expected numbers by name"),
     ],
 )
 def test_invalid_figures_are_refused(given: Any, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = _run(tmp_path / "algorithm")
     monkeypatch.setattr(run.algorithm, "update", lambda *_, **__: given)
-    with pytest.raises(RunError, match=f"the algorithm 'test-likelihood' gives {says}"):
+    with pytest.raises(RunError, match=f"the algorithm 'test-likelihood' reports {says}"):
         _update(run)
     run = _run(tmp_path / "policy")
     monkeypatch.setattr(run.policy, "figures", lambda: given)
-    with pytest.raises(RunError, match=f"the policy 'test-table' gives {says}"):
+    with pytest.raises(RunError, match=f"the policy 'test-table' reports {says}"):
         _update(run)
 
 

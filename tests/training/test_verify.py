@@ -60,13 +60,13 @@ def _edit(run_dir: Path, change: str) -> None:
 
 
 CHANGES = {
-    "deleted in the middle": "is of update 4, and the rows after update 2 are missing",
-    "deleted at the beginning": "is of update 2, and the rows after update 0 are missing",
-    "deleted at the end": "has 5 whole lines of the 6",
-    "cut": "has 5 whole lines of the 6",
-    "all deleted": "has 0 whole lines of the 6",
+    "deleted in the middle": "is for update 4, but the rows after update 2 are missing",
+    "deleted at the beginning": "is for update 2, but the rows after update 0 are missing",
+    "deleted at the end": "has only 5 of the 6 lines",
+    "cut": "has only 5 of the 6 lines",
+    "all deleted": "has only 0 of the 6 lines",
     "doubled": "repeats the row of update 3: delete it",
-    "doubled otherwise": "is a second row of update 3, with other figures",
+    "doubled otherwise": "is a second row for update 3 with other values",
     "of another run": "is out of order (update 2, step 80, after update 6, step 240)",
     "no row": "line 2 of",
     "changed": "the first 6 lines of",
@@ -101,13 +101,13 @@ def _broken(run_dir: Path, what: str) -> str:
             content = bytearray(weights.read_bytes())
             content[-1] ^= 1
             weights.write_bytes(content)
-            return "optimizer.safetensors is not what was written"
+            return "optimizer.safetensors has changed since it was written"
         case "cut":
             weights.write_bytes(weights.read_bytes()[:-1])
             return "bytes instead of"
         case _:
             (last.parent / ".partial-000007").mkdir()
-            return "was left by a process that was killed"
+            return "was left behind by a process that was killed"
 
 
 @pytest.mark.parametrize("what", ["missing", "flipped", "cut", "left over"])
@@ -132,7 +132,7 @@ def test_datasets_are_checked(run_dir: Path, tmp_path: Path) -> None:
 
 
 def test_an_unknown_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="is neither a run"):
+    with pytest.raises(ConfigError, match="is not a run"):
         verify(tmp_path)
     with pytest.raises(ConfigError, match="is not a folder"):
         verify(tmp_path / "nowhere")
@@ -159,7 +159,7 @@ def test_an_unreadable_checkpoint_is_not_called_broken(run_dir: Path, monkeypatc
         raise PermissionError(13, "Permission denied", str(self))  # which root, as in CI, never gets
 
     monkeypatch.setattr(Path, "open", forbidden)
-    with pytest.raises(RunError, match="is not readable by you: ask its owner") as caught:
+    with pytest.raises(RunError, match="you are not allowed to read") as caught:
         checkpoint.find_problem(last)
     assert "broken" not in str(caught.value)
 
@@ -194,7 +194,7 @@ def test_problems_of_a_run_in_training_are_not_reported(
     with lock:
         *whole, last = verify(run_dir)
     assert all(one.problem is None for one in whole) and len(whole) >= 2
-    assert last.problem == "is being written to by another process" and last.advice == "check it again afterwards"
+    assert last.problem == "is being written to by another process" and last.advice == "check again when it is done"
 
 
 def test_leftovers_of_killed_processes_are_deleted_on_resume(run_dir: Path) -> None:
@@ -220,7 +220,7 @@ def test_a_pipe_is_not_accepted_as_a_lock(run_dir: Path) -> None:
     asked.join(20)
     assert not asked.is_alive()
     with (
-        pytest.raises(RunError, match="is not a regular file, where Groundling keeps a lock file: delete it"),
+        pytest.raises(RunError, match="is not a regular file, but Groundling needs a lock file there: delete it"),
         locked(run_dir / LOCK, "is at work"),
     ):
         pass

@@ -1,4 +1,4 @@
-"""The configuration of a run: its schema, the YAML that fills it, and how the two are composed."""
+"""The configuration of a run: its schema, the bundled YAML files, and how they are composed."""
 
 from groundling.config.compose import compose, experiments, from_file
 from groundling.config.schema import Config

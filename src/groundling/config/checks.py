@@ -1,4 +1,4 @@
-"""Check a whole config before anything is loaded: components, and settings without effect."""
+"""Check a whole config, including for settings without effect, before anything is loaded."""
 
 import inspect
 from collections.abc import Mapping
@@ -19,14 +19,14 @@ from groundling.worlds.config import Use
 
 
 def check(config: Config, said: Mapping[str, Any] = {}, purpose: Purpose = "training") -> None:
-    """Check a config before anything is loaded; ``said`` has the `leaves` that the command line gives."""
+    """Check a config before anything is loaded; ``said`` has the `leaves` set on the command line."""
     # Only training needs the modules that register all parts of the reward.
     for name, part in list(config.reward.items()):
         check_name(name)
         is_said = any(key.startswith(f"reward.{name}.") for key in said)
         if part and purpose != "training" and not is_said and (part.id or name) not in parts:
             config.reward[name] = None
-    # Recorded results are shown without the modules that the run was made with.
+    # Recorded results can be shown without the modules that the run used.
     lacking = purpose == "showing" and bool(missing_modules(config.imports))
     for key, registry, id, args in components("", config_of(config.world.id), config):
         if not (lacking and registry in (policies, algorithms)):
@@ -50,7 +50,7 @@ def check(config: Config, said: Mapping[str, Any] = {}, purpose: Purpose = "trai
         if name not in known:
             raise ConfigError(unknown(f"baseline of a {id} world (evaluation.baselines)", name, known))
         if baselines.count(name) > 1:
-            raise ConfigError(f"evaluation.baselines names {name} twice: name each once")
+            raise ConfigError(f"evaluation.baselines lists {name} twice: list each baseline once")
     if not lacking:
         check_used(config)
 
@@ -64,15 +64,15 @@ def check_used(config: Config) -> None:
         idle["model"] = f"policy {policy.id!r} has no language model"
     # The base model of a local adapter may be on the hub.
     if model.revision is not None and Path(resolve(model.path)).is_dir() and adapter_base(resolve(model.path)) is None:
-        idle["model.revision"] = f"model.path={model.path} is a folder on this machine, which has no revisions"
+        idle["model.revision"] = f"model.path={model.path} is a local folder, which has no revisions"
     if policy.args.get("prompt") == "conversation":
-        idle["model.add_special_tokens"] = "conversations are written by the chat template"
+        idle["model.add_special_tokens"] = "the chat template formats conversations"
     if config.device.partition(":")[0] == "cpu":
-        idle["model.device_map"] = f"device={config.device} has one device, and no GPUs to spread layers over"
+        idle["model.device_map"] = f"device={config.device} has no GPUs to spread layers over"
     if use.demonstrated:
-        idle["cloning"] = "its algorithm clones a dataset itself"
+        idle["cloning"] = "the algorithm itself clones a dataset"
     elif config.cloning.episodes is None:
-        idle["cloning"] = "it is for a run that clones first (cloning.episodes)"
+        idle["cloning"] = "it only applies to runs that clone first (cloning.episodes)"
     if not use.demonstrated:
         idle["training.epochs"] = (
             f"algorithm {config.algorithm.id} learns from the policy's own episodes or texts: set training.steps"
@@ -80,7 +80,7 @@ def check_used(config: Config) -> None:
     present, usual = config.model_dump(), config_of(config.world.id).defaults()
     for key, reason in idle.items():
         section, _, name = key.partition(".")
-        names = [name] if name else list(usual[section])  # none of the reward, whose parts are optional
+        names = [name] if name else list(usual[section])  # empty for the reward, whose parts are optional
         pairs = {f"{section}.{one}": (present[section][one], usual[section][one]) for one in names}
         if not names and any(present[section].values()):
             pairs = {section: (present[section], usual[section])}
@@ -99,7 +99,7 @@ def check_used(config: Config) -> None:
 
 
 def _use(config: Config) -> Use:
-    """Return how the components use the world; components without declarations count as using everything."""
+    """Return how the components use the world; components without declarations are assumed to use everything."""
     world, learner = kind(config.world.id), algorithms.get(config.algorithm.id)
     needs = getattr(policies.get(config.policy.id), "needs", ())
     chosen = chosen_parts(config.reward, world.offers)
@@ -114,7 +114,7 @@ def _use(config: Config) -> Use:
 
 
 def _can_act(config: Config, world: type[World]) -> bool:
-    """Return True if the policy can act in the world; otherwise it is refused for that, not for unused keys."""
+    """Return True if the policy can act in the world; otherwise that is the error to report, not unused keys."""
     accepts = getattr(policies.get(config.policy.id), "accepts", None)
     return accepts is None or accepts(world.offers) is None
 

@@ -1,4 +1,4 @@
-"""Compose a checked `Config`: values of an experiment or file over its world's defaults, overrides, then checks."""
+"""Compose a checked `Config` from its world's defaults, an experiment or a file, and overrides."""
 
 import functools
 import os
@@ -36,36 +36,36 @@ def compose(
 ) -> Config:
     """Compose an experiment, bundled or in ``config_dir/experiment/``, with overrides such as ``world.num_envs=16``.
 
-    Overrides are words in Hydra's syntax (https://hydra.cc/docs/advanced/override_grammar/basic/) or values by dotted
-    key. A dict is merged into the present one; ``~key`` removes an argument or empties a dict. Unless ``checked``, the
-    caller checks with `checks.check` whether components suit each other.
+    Overrides are strings in Hydra's syntax (https://hydra.cc/docs/advanced/override_grammar/basic/) or mappings from
+    dotted keys to values. A dict is merged into the existing one; ``~key`` removes an argument or empties a dict.
+    Unless ``checked``, the caller must check that the components are compatible (`checks.check`).
 
     Raises:
-        ConfigError: an unknown experiment, key or id, a value of the wrong type, or one that `trust` refuses.
+        ConfigError: An experiment, key or id is unknown, or a value has the wrong type or is not allowed in a file.
     """
-    changes = parse(overrides)  # whose errors come first
+    changes = parse(overrides)  # before all else, so that its errors come first
     known = experiments(config_dir)
     if experiment not in known:
-        if os.path.isfile(f"{experiment}/config.yaml"):  # noqa: PTH113 (pathlib raises where a name is too long)
-            raise ConfigError(f"{experiment} is a run's folder: name its settings, {experiment}/config.yaml")
+        if os.path.isfile(f"{experiment}/config.yaml"):  # noqa: PTH113 (pathlib raises if a name is too long)
+            raise ConfigError(f"{experiment} is a run's folder: pass its settings instead, {experiment}/config.yaml")
         raise ConfigError(unknown("experiment", experiment, known))
     if config_dir is None:
         values = _bundled(experiment)
     else:
         Plugins.instance().register(_UsersFiles)
-        # A file could have Hydra copy variables of the environment into its own part of a config.
+        # A file could make Hydra copy environment variables into its own part of a config.
         search = f"hydra.searchpath=[users://{config_dir.resolve()}]"
         values = _composed(experiment, search, "hydra.job.env_copy=[]")
     return from_values(values, changes, f"the experiment {experiment}", purpose, checked=checked)
 
 
 def from_file(path: Path, overrides: Overrides = (), purpose: Purpose = "training", *, checked: bool = True) -> Config:
-    """Read a run's ``config.yaml``, which may be another author's; overrides and errors as in `compose`."""
+    """Read a run's ``config.yaml``, which may be untrusted; overrides and errors are as in `compose`."""
     return from_values(read_file(path), overrides, str(path), purpose, checked=checked)
 
 
 def changed(config: Config, overrides: Overrides, purpose: Purpose = "training") -> Config:
-    """Apply overrides, which may come from a file and may repeat those that ``config`` was made with."""
+    """Apply overrides, which may come from a file and may repeat those that ``config`` was composed with."""
     return from_values(config.model_dump(), overrides, "an override", purpose, again=True)
 
 
@@ -78,7 +78,7 @@ def from_values(
     checked: bool = True,
     again: bool = False,
 ) -> Config:
-    """Check nested values over the defaults; overrides and errors as in `compose`, ``again`` as in `changed`."""
+    """Merge nested values into the defaults and check them as `compose` does; ``again`` is for `changed`."""
     check_plain(values, where)
     changes = parse(overrides)
     said = dict(leaves("", values)) if again else given(changes)
@@ -89,10 +89,8 @@ def from_values(
     admitted = admit(resolve_names(settled, where), said, where, purpose)
     config = _typed(admitted, model, where, said)
     if "training.steps" in said and not again and config.training.epochs is not None:
-        reason = f"training.epochs={config.training.epochs} says how long to learn from the data"
-        raise UnusedKey(
-            "training.steps", f"training.steps={said['training.steps']} does nothing: {reason}; leave it out"
-        )
+        reason = f"training.epochs={config.training.epochs} already sets the length of training"
+        raise UnusedKey("training.steps", f"training.steps={said['training.steps']} does nothing: {reason}; remove it")
     if purpose == "playing":
         usual, unneeded = type(config.world).defaults(), config.world.declared(TrainingOnly)
         config.world = config.world.model_copy(update={name: usual[name] for name in unneeded})
@@ -103,11 +101,11 @@ def from_values(
 
 
 def _model(values: Mapping[str, Any], changes: list[Change], where: str) -> type[Config]:
-    """Return the class of configs of the values' kind of world, which overrides cannot change."""
+    """Return the config class for the values' kind of world, which overrides cannot change."""
     section = values.get("world")
     id = section.get("id") if isinstance(section, Mapping) else None
     if not isinstance(id, str) or id == "???":
-        raise ConfigError(f"{where} does not say which kind of world it is for: give world.id ({', '.join(worlds)})")
+        raise ConfigError(f"{where} does not specify a kind of world: set world.id ({', '.join(worlds)})")
     try:
         model = config_of(id)
     except ConfigError as error:
@@ -116,22 +114,22 @@ def _model(values: Mapping[str, Any], changes: list[Change], where: str) -> type
         section = one.value if one.key == "world" and isinstance(one.value, Mapping) else {}
         value = one.value if one.key == "world.id" and not one.takes_out else section.get("id", id)
         if value != id:
-            change = f"begin with an experiment of a {value} world (`groundling list experiments`)"
+            change = f"start from an experiment with a {value} world (`groundling list experiments`)"
             raise ConfigError(f"world.id={value}: an override cannot change the kind of world, {id}: {change}")
     return model
 
 
 def resolve_names(values: dict[str, Any], where: str) -> dict[str, Any]:
-    """Resolve each ``${name}``; raise `ConfigError` for unknown names, missing values, or a limit of `io.documents`."""
+    """Resolve each ``${name}``; raise `ConfigError` for unknown names, missing values or exceeded limits."""
     for key, value in leaves("", values):
         if value == "???":
             raise ConfigError(f"{key} is not set: give {key} a value")
     try:
         resolved = resolve(values, where)
         check_numbers(resolved)
-    except DocumentError as error:  # several files and the command line gave the values
+    except DocumentError as error:  # the values may come from several files and the command line
         raise ConfigError(str(error)) from error
-    check_plain(resolved, where)  # interpolations may have put a resolver together
+    check_plain(resolved, where)  # interpolations may have formed a resolver
     return resolved
 
 
@@ -143,13 +141,13 @@ def _typed(values: dict[str, Any], model: type[Config], where: str, said: Collec
             return ("" if is_said else f"{where}: ") + unknown("config key", key, known)
         named = f"{' and '.join(owners)} world{'s' if len(owners) > 1 else ''}"
         here = f"{kind(values['world']['id']).offers.name}, whose keys are {', '.join(known)}"
-        raise UnusedKey(key, f"{key} does nothing, it is a key of {named}: leave it out in {here}")
+        raise UnusedKey(key, f"{key} does nothing, because it is a key of {named}: remove it for {here}")
 
     return model.of(values, refuse)
 
 
 def recorded(path: Path) -> dict[str, Any]:
-    """Read a run's ``config.yaml`` as plain values, to compare or show them; errors as in `from_file`."""
+    """Read a run's ``config.yaml`` as plain values, to compare or show; raises the same errors as `from_file`."""
     values, where = read_file(path), str(path)
     model = _model(values, [], where)
     return _typed(resolve_names(merged(model.defaults(), values), where), model, where).model_dump()
@@ -161,12 +159,12 @@ def to_yaml(config: Config) -> str:
 
 
 def check_words(written: Overrides, said: Overrides, where: str) -> None:
-    """Raise `ConfigError` if a file's overrides set, unlike ``said``, what only the command line may give."""
+    """Raise `ConfigError` for a file's overrides that only the command line may set, unless in ``said``."""
     admit(given(parse(written)), given(parse(said)), where)
 
 
 class _UsersFiles(FileConfigSource):
-    """Files of ``--config-dir``, read with limits and without resolvers."""
+    """Files in ``--config-dir``, read within size limits and without resolvers."""
 
     @staticmethod
     def scheme() -> str:
@@ -174,26 +172,26 @@ class _UsersFiles(FileConfigSource):
 
     def load_config(self, config_path: str) -> ConfigResult:
         path = Path(self.path) / self._normalize_file_name(config_path)
-        if path.is_file():  # otherwise Hydra says what is missing
-            read_yaml(path)  # within limits; Hydra reads it itself
+        if path.is_file():  # otherwise Hydra reports what is missing
+            read_yaml(path)  # checks the limits; Hydra reads it again itself
         loaded = super().load_config(config_path)
         plain_values(loaded.config, str(path))
         return loaded
 
 
 def plain_values(loaded: Any, where: str) -> dict[str, Any]:
-    """Return a loaded OmegaConf config as nested values, not resolved; raise `ConfigError` on a resolver."""
+    """Return a loaded OmegaConf config as unresolved nested values; raise `ConfigError` if it has a resolver."""
     plain: Any = OmegaConf.to_container(loaded, resolve=False)
     check_plain(plain, where)
     return {str(name): value for name, value in plain.items()}
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """Read a run's ``config.yaml``, which may come from another author, unresolved and without resolvers."""
+    """Read a run's possibly untrusted ``config.yaml`` without resolving names; raise `ConfigError` for resolvers."""
     try:
         return plain_values(read_yaml(path), str(path))
     except FileNotFoundError:
-        raise ConfigError(f"there is no {path}: expected a run's folder, made by `groundling train`") from None
+        raise ConfigError(f"{path} does not exist: expected a run's folder, created by `groundling train`") from None
     except (OSError, DocumentError) as error:
         raise ConfigError(f"cannot read {path}: {error}") from error
 
@@ -208,8 +206,8 @@ def _composed(experiment: str, *words: str) -> dict[str, Any]:
         GlobalHydra.instance().clear()
     values = plain_values(composed, f"the experiment {experiment}")
     if "experiment" in values:
-        begin = "begin the file with the line # @package _global_"
-        raise ConfigError(f"the experiment {experiment}: its keys lie under 'experiment': {begin}")
+        begin = "start the file with the line # @package _global_"
+        raise ConfigError(f"the experiment {experiment}: its keys are under 'experiment': {begin}")
     return values
 
 
@@ -218,9 +216,9 @@ _bundled = functools.cache(_composed)
 
 
 def experiments(config_dir: Path | None = None) -> dict[str, str]:
-    """Return the experiments by name, the bundled ones with their headlines; `ConfigError` if there is no such folder."""
+    """Return the experiments by name, the bundled ones with headlines; raise `ConfigError` for a missing folder."""
     if config_dir is not None and not config_dir.is_dir():
-        raise ConfigError(f"--config-dir {config_dir} is not a folder: name the one with your experiment/*.yaml")
+        raise ConfigError(f"--config-dir {config_dir} is not a folder: pass the one with your experiment/*.yaml")
     known = dict(_bundled_experiments())
     if config_dir is not None:
         folder = config_dir / "experiment"
@@ -239,7 +237,7 @@ def _bundled_experiments() -> dict[str, str]:
 
 
 def headline(path: Path) -> str:
-    """Return the first sentence of the comment at the head of an experiment's file."""
+    """Return the first line of the comment at the top of an experiment's file."""
     for line in path.read_text(encoding="utf-8").splitlines():
         text = line.lstrip("# ").strip()
         if line.startswith("#") and text and not text.startswith("@package"):

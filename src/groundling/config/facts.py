@@ -1,4 +1,4 @@
-"""Look up the facts of config keys at the declarations of sections and components."""
+"""Look up facts about config keys in the declarations of sections and components."""
 
 import re
 import shlex
@@ -28,7 +28,7 @@ from groundling.worlds import worlds
 
 
 def facts_of(key: str, values: Mapping[str, Any] | None = None) -> set[Fact]:
-    """Return the facts of a dotted key and of the settings around it; ids in ``values`` select components."""
+    """Return the facts about a dotted key and the settings around it; ids in ``values`` select components."""
     world: Any = (values or {}).get("world")
     id = world.get("id") if isinstance(world, Mapping) else None
     names = [name.rstrip("]") for name in re.split(r"[.\[]", key)]
@@ -37,7 +37,7 @@ def facts_of(key: str, values: Mapping[str, Any] | None = None) -> set[Fact]:
 
 
 def has_fact(fact: Fact, key: str, values: Mapping[str, Any] | None = None) -> bool:
-    """Return True if a key has a fact, for all values; arguments as in `facts_of`."""
+    """Return True if a fact applies to a key for all values; arguments are as in `facts_of`."""
     return any(one.name == fact.name and one.condition is None for one in facts_of(key, values))
 
 
@@ -50,7 +50,7 @@ def types_of(model: type[Config], key: str) -> list[Any]:
 
 
 def is_free(model: type[Config], key: str) -> bool:
-    """Return True if a key is, or lies in, a mapping with free keys, such as a component's arguments."""
+    """Return True if a key is, or lies in, a mapping with arbitrary keys, such as a component's arguments."""
     above = [key[: end.start()] for end in re.finditer(r"\.|$", key)]
     options = [one for key in above for hint in types_of(model, key) for one in alternatives(hint)]
     return any(get_origin(one) is dict and get_args(one)[1] is Any for one in options)
@@ -59,7 +59,7 @@ def is_free(model: type[Config], key: str) -> bool:
 def components(key: str, hint: Any, value: Any, owner: Any = None) -> Iterator[tuple[str, Registry[Any], str, Any]]:
     """Yield each component of a config: the key above its ``args``, its registry, id and arguments.
 
-    ``value``, of type ``hint``, is the config or the part at ``key``; ``owner`` is the section with it as a field.
+    ``value``, of type ``hint``, is the config or the part at ``key``; ``owner`` is the section that has it as a field.
     """
     marker = next((one for one in _metadata(hint) if isinstance(one, ArgumentsOf)), None)
     above, _, name = key.rpartition(".")
@@ -97,7 +97,7 @@ def _below(hint: Any, names: Sequence[str], value: Any, owner: Any, name: str) -
 
 
 def _metadata(hint: Any) -> list[Any]:
-    """Return the metadata of a type and, of a union, of its members."""
+    """Return the metadata of a type and, if it is a union, of its members."""
     if get_origin(hint) is Annotated:
         return [*hint.__metadata__, *_metadata(get_args(hint)[0])]
     members = get_args(hint) if len(alternatives(hint)) > 1 else ()
@@ -121,9 +121,9 @@ def shareable_words(words: Sequence[str]) -> list[str]:
 
 
 def _is_read(key: str, value: Any) -> bool:
-    """Return True if a model reads the text, or texts, of a setting."""
+    """Return True if a model reads the text or texts in a setting."""
     names = key.lstrip("+").split(".")
-    # Settings may be recorded under another key, as an arm's of a study.
+    # Settings may be recorded under a different key, such as that of a study's arm.
     places = [place for place, name in enumerate(names) if name in Config.model_fields]
     for key in (".".join(names[place:]) for place in places):
         read = {fact for fact in facts_of(key) if fact.name == ReadByModel.name}
@@ -135,17 +135,17 @@ def _is_read(key: str, value: Any) -> bool:
 
 
 Purpose = Literal["training", "playing", "acting", "showing"]
-"""Use of a config: training; playing in its world (evaluate, collect, watch); acting in the caller's env; showing
-recorded results. `CommandLineOnly` settings of a file are ignored where unused: those of training in playing and
-acting, all of them in showing."""
+"""Use of a config: training, playing in its world (evaluate, collect, watch), acting in the caller's env, or showing
+recorded results. `CommandLineOnly` settings in a file are ignored if unused: those of training when playing or acting,
+all of them when showing results."""
 
 _URL = re.compile(r"\s*[A-Za-z][\w+.-]*://")
 _PLAIN = re.compile(r"\$\{\.*[A-Za-z_]\w*(\.\w+|\[\w+\])*\}")
-_SHOWN = 120  # Characters of a value in a message
+_SHOWN = 120  # Maximum characters of a value in a message
 
 
 def command_line_only(key: str, value: Any, values: Mapping[str, Any] | None = None) -> bool:
-    """Check whether only the command line may give a single value: names declared so, in any section, and all URLs."""
+    """Return True if only the command line may set a value: a URL, or a key declared so in any section."""
     if value is None or value == 0:  # or False: it is off
         return False
     names = set(re.split(r"[.\[]", key))
@@ -154,7 +154,7 @@ def command_line_only(key: str, value: Any, values: Mapping[str, Any] | None = N
 
 
 def _by_value(key: str, value: Any, values: Mapping[str, Any] | None) -> bool:
-    """Check whether a value, such as a judge's id, may be chosen only on the command line."""
+    """Return True if a value, such as a judge's id, may only be chosen on the command line."""
     conditional = (fact for fact in facts_of(key, values) if fact.name == CommandLineOnly.name and fact.condition)
     return isinstance(value, str) and any(fact.condition(value) for fact in conditional)  # type: ignore[misc]
 
@@ -162,7 +162,7 @@ def _by_value(key: str, value: Any, values: Mapping[str, Any] | None) -> bool:
 def admit(
     values: Mapping[str, Any], said: Mapping[str, Any], where: str, purpose: Purpose = "training"
 ) -> dict[str, Any]:
-    """Return the settings that a file may give; `ConfigError` for others that no leaf of ``said`` repeats."""
+    """Return the settings that a file may set; raise `ConfigError` for others unless ``said`` repeats them."""
     unsaid = {
         key: value
         for key, value in leaves("", values)
@@ -176,16 +176,16 @@ def admit(
     }
     if refused:
         raise ConfigError(
-            f"{where} sets {', '.join(refused)}, and no file may run code, choose a server, name an API key or have an "
+            f"{where} sets {', '.join(refused)}, but no file may run code, choose a server, name an API key or let an "
             f"env write files: if you trust it, add to the command: {' '.join(map(_word, refused, refused.values()))}"
         )
-    # A choice such as the judge's stays: it says what a run's reward was.
+    # Keep choices such as the judge's id, which document a run's reward.
     left_out = {key for key, value in unsaid.items() if not _by_value(key, value, values)}
     return {name: _without(value, name, left_out) for name, value in values.items()}
 
 
 def _without(node: Any, key: str, keys: Collection[str]) -> Any:
-    """Return ``node`` but for the leaves at ``keys``."""
+    """Return ``node`` without the leaves at ``keys``."""
     if not keys:
         return node
     if isinstance(node, Mapping):
@@ -199,7 +199,7 @@ def _without(node: Any, key: str, keys: Collection[str]) -> Any:
 
 
 def _word(key: str, value: Any) -> str:
-    """Return the override to type, safe to copy into a shell: the value, and perhaps the key, come from a file."""
+    """Return the override to type, quoted for a shell because the value, and perhaps the key, come from a file."""
     name, bracket, _ = key.partition("[")
     if bracket or len(key) > _SHOWN or not key.isprintable():
         return shlex.quote(f"{name[:_SHOWN]}=[…]" if name.isprintable() else "KEY=[…]")
@@ -212,18 +212,18 @@ def _word(key: str, value: Any) -> str:
 
 
 def quoted(text: str) -> str:
-    """Quote a text as the value of an override; Hydra's grammar unescapes backslashes only before quotes."""
+    """Quote a string as the value of an override; Hydra's grammar unescapes backslashes only before quotes."""
     return QuotedString(text, Quote.single).with_quotes()
 
 
 def check_plain(node: Any, where: str) -> None:
-    """Raise `ConfigError` for any interpolation but ``${key}``, as ``${oc.env:NAME}``, before OmegaConf reads it."""
+    """Raise `ConfigError` for interpolations other than ``${key}``, such as ``${oc.env:NAME}``, before they run."""
     for key, text in leaves("", node):
         if not isinstance(text, str):
             continue
         if any(_PLAIN.match(text, match.start()) is None for match in re.finditer(r"\$\{", text)):
             excerpt = f"{key[:_SHOWN]}={text[:_SHOWN]!r}" if key else repr(text[:_SHOWN])
             raise ConfigError(
-                f"{where}: {excerpt} is not read: resolvers, which could read the environment, are off, and ${{ only "
-                "begins the name of another key, as in ${name}; write the value itself"
+                f"{where}: {excerpt} is not allowed: resolvers are disabled, since they can read the environment, and "
+                "${ may only refer to another key, as in ${name}; write the value itself"
             )

@@ -16,23 +16,23 @@ from groundling.errors import ConfigError
 from groundling.fields import leaves
 from groundling.io.documents import check_depth
 
-_MOST_RUNS = 10_000  # Largest number of runs of a sweep
+_MOST_RUNS = 10_000  # Maximum number of runs in a sweep
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One key, set or removed."""
+    """A change to one key, which is set or removed."""
 
     key: str  # Dotted
-    value: Any = None  # The new value; a mapping is merged into the present one
+    value: Any = None  # The new value; a mapping is merged into the existing one
     takes_out: bool = False
 
 
-Overrides = Sequence[str | Mapping[str, Any] | Change]  # Words in Hydra's grammar, values by dotted key, or changes
+Overrides = Sequence[str | Mapping[str, Any] | Change]  # Strings in Hydra's grammar, values by dotted key, or changes
 
 
 def parse(overrides: Overrides) -> list[Change]:
-    """Parse overrides; raise `ConfigError` for bad grammar, a resolver, a sweep, or a value that no config can hold."""
+    """Parse overrides; raise `ConfigError` for invalid grammar, a resolver, a sweep, or an unsupported value."""
     changes = []
     for override in overrides:
         if isinstance(override, str):
@@ -56,7 +56,7 @@ def _plain(key: str, value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(key, one) for one in value]
     if not isinstance(value, str | bool | int | float | None):
-        raise ConfigError(f"{key}={value!r:.80} is not a value that a config can hold: give texts or numbers")
+        raise ConfigError(f"{key}={value!r:.80} is not a value that a config can hold: use strings or numbers")
     return value
 
 
@@ -66,10 +66,10 @@ def given(changes: Iterable[Change]) -> dict[str, Any]:
 
 
 def apply(changes: Iterable[Change], values: dict[str, Any], model: type[Config], pays: bool, again: bool) -> None:
-    """Apply changes, in order, to settings that are not resolved and include defaults.
+    """Apply changes in order to unresolved settings that include the defaults.
 
-    ``pays``: the world's own reward is a part by default. ``again``: the changes may have been made before, so a key
-    to remove may be missing.
+    ``pays`` means that the world's own reward is a part by default. ``again`` means that the changes may have been
+    applied before, so that a key to remove may be missing.
     """
     for one in changes:
         above, _, name = one.key.rpartition(".")
@@ -79,8 +79,8 @@ def apply(changes: Iterable[Change], values: dict[str, Any], model: type[Config]
             there = [part for part in parts if reward.get(part, {}) is not None]
             if name not in there and not again:
                 named = "env alone" if there == ["env"] else ", ".join(there)
-                parts_are = f"the parts are {named}" if there else "there is no part"
-                raise ConfigError(f"cannot take reward.{name} out: {parts_are}")
+                parts_are = f"the reward consists of {named}" if there else "the reward has no parts"
+                raise ConfigError(f"cannot remove reward.{name}: {parts_are}")
             reward.pop(name, None)
             if not one.takes_out or (name == "env" and pays):
                 reward[name] = None
@@ -93,14 +93,14 @@ def apply(changes: Iterable[Change], values: dict[str, Any], model: type[Config]
 
 
 def set_value(values: dict[str, Any], key: str, value: Any) -> None:
-    """Set a dotted key of nested values; a mapping is merged into the present one."""
+    """Set a dotted key of nested values; a mapping is merged into the existing one."""
     node, (*parents, last) = values, key.split(".")
     for name in parents:
         if node.get(name) is None:
             node[name] = {}
         node = node[name]
         if not isinstance(node, dict):
-            raise ConfigError(f"there is no {key}: the setting above it is a single value, and has no keys")
+            raise ConfigError(f"{key} does not exist: the setting above it is a single value without keys")
     _set(node, last, value)
 
 
@@ -122,7 +122,7 @@ def merged(values: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, An
 
 
 def _take_out(values: dict[str, Any], above: str, name: str, model: type[Config], again: bool) -> None:
-    """Apply ``~above.name``: empty a mapping of free entries, or remove one of its entries."""
+    """Apply ``~above.name``: empty a mapping with arbitrary keys, or remove one of its keys."""
     key = f"{above}.{name}".lstrip(".")
     node: Any = values
     for one in above.split("."):
@@ -133,18 +133,18 @@ def _take_out(values: dict[str, Any], above: str, name: str, model: type[Config]
     elif there and is_free(model, key):
         node[name] = {}
     elif there or not again:
-        raise ConfigError(f"cannot take {key} out: it is no part of the reward and no argument that is set")
+        raise ConfigError(f"cannot remove {key}: it is neither a part of the reward nor an argument that is set")
 
 
-@functools.lru_cache(1024)  # the parser takes a millisecond, and a study reads the same words for every run
+@functools.lru_cache(1024)  # parsing takes a millisecond, and a study repeats the same overrides for every run
 def read(word: str) -> Override:
-    """Parse one word; raise `ConfigError` for invalid grammar, a resolver, or a function of Hydra's."""
+    """Parse one override; raise `ConfigError` for invalid grammar, a resolver or a Hydra function."""
     check_plain(word, "an override")
     try:
         override = OverridesParser.create().parse_override(word)
     except (HydraException, RecursionError, ValueError) as error:
         raise ConfigError(
-            f"cannot read the override {word!r:.200}: expected key=value, such as seed=2; quote a value that has "
+            f"cannot read the override {word!r:.200}: expected key=value, such as seed=2; quote values with "
             "special characters, as in 'name=\"né\"'"
         ) from error
     if override.package is not None:
@@ -154,12 +154,12 @@ def read(word: str) -> Override:
     check_depth(override.value(), f"the override {word[:60]!r}")
     for key, value in leaves(override.key_or_group, override.value()):
         if not isinstance(value, str | bool | int | float | None):
-            raise ConfigError(f"{key}: {word!r:.200} has a function of Hydra's grammar: write the value itself")
+            raise ConfigError(f"{key}: {word!r:.200} uses a Hydra function: write the value itself")
     return override
 
 
 def sweep(words: Sequence[str]) -> list[list[str]]:
-    """Expand words such as ``seed=1,2,3`` or ``seed=range(1,4)`` to one list for each run."""
+    """Expand overrides such as ``seed=1,2,3`` or ``seed=range(1,4)`` into one list per run."""
     runs: list[list[str]] = [[]]
     for word in words:
         override, values = read(word), [word]
@@ -171,9 +171,7 @@ def sweep(words: Sequence[str]) -> list[list[str]]:
                     check_runs(int(abs((swept.stop - swept.start) / swept.step)), word)
                 texts = list(islice(override.sweep_string_iterator(), _MOST_RUNS + 1))
             except (HydraException, ArithmeticError, ValueError) as error:
-                raise ConfigError(
-                    f"{word:.200} has no values ({error}): write seed=1,2,3 or seed=range(1,4)"
-                ) from error
+                raise ConfigError(f"{word:.200} has no values ({error}): write seed=1,2 or seed=range(1,3)") from error
             values = [f"{override.get_key_element()}={text}" for text in texts]
         check_runs(len(runs) * len(values), word)
         runs = [[*run, value] for run in runs for value in values]
@@ -181,6 +179,6 @@ def sweep(words: Sequence[str]) -> list[list[str]]:
 
 
 def check_runs(count: int, where: str) -> None:
-    """Raise `ConfigError` if a sweep has too many runs; ``where`` begins the message."""
+    """Raise `ConfigError` if a sweep has too many runs; ``where`` starts the message."""
     if count > _MOST_RUNS:
-        raise ConfigError(f"{where:.200} makes more than {_MOST_RUNS:,} runs: give fewer values")
+        raise ConfigError(f"{where:.200} results in more than {_MOST_RUNS:,} runs: use fewer values")

@@ -1,4 +1,4 @@
-"""The sections of a run's config. The text under a field is its documentation."""
+"""The sections of a run's config. The string below a field is its documentation."""
 
 from functools import cache
 from typing import Annotated, Any, Literal, cast
@@ -26,12 +26,12 @@ from groundling.worlds.config import EvaluationConfig, WorldConfig
 
 
 def _check_line(text: str) -> str:
-    if not text.strip() or not text.isprintable():  # it gets into job files, line by line
+    if not text.strip() or not text.isprintable():  # it is written to job files, line by line
         raise ValueError("one line of printable characters")
     return text
 
 
-Line = Annotated[str, AfterValidator(_check_line)]  # One line, not empty
+Line = Annotated[str, AfterValidator(_check_line)]  # A single line that is not empty
 
 
 class ModelConfig(Section):
@@ -42,94 +42,92 @@ class ModelConfig(Section):
     revision: str | None = None
     """Branch, tag or commit on the hub."""
     tokenizer: str | None = None
-    """Folder or hub id of the tokenizer, for models saved without one; null: where the model is."""
+    """Folder or hub id of the tokenizer, for models saved without one. If null, the model's path is used."""
     init: Annotated[Literal["pretrained", "random", "embeddings"], FixedByTraining] = "pretrained"
-    """pretrained; random: from its config alone; embeddings: random but for the token embeddings."""
+    """pretrained, random (only the model's config is used) or embeddings (random except for the token embeddings)."""
     dtype: str = "float32"
-    """float32, bfloat16 or float16: how the weights are kept."""
+    """Data type of the weights: float32, bfloat16 or float16."""
     attention: Annotated[str | None, CommandLineOnly.when(lambda value: "/" in value)] = None
-    """eager, sdpa, flash_attention_2, …; null: Transformers' choice, but eager for T5 on CPUs, which is faster."""
+    """eager, sdpa, flash_attention_2, … If null, Transformers chooses, but T5 uses eager on CPUs, which is faster."""
     device_map: str | None = None
-    """Spread the layers over this process's share of the GPUs: auto, balanced, sequential; null: use one device."""
+    """Spread the layers over this process's share of GPUs: auto, balanced, sequential. If null, use one device."""
     load_in_4bit: bool = False
-    """Keep the weights in NF4 (QLoRA): a quarter of bfloat16's memory; to be trained with model.lora."""
+    """Keep the weights in NF4 (QLoRA): a quarter of bfloat16's memory. Training requires model.lora."""
     gradient_checkpointing: Annotated[bool, NoEffectOnResults] = False
-    """Compute activations again in the backward pass: less memory, a third more time."""
+    """Recompute activations in the backward pass, which saves memory but takes a third more time."""
     fsdp: bool = False
-    """Shard the layers' weights, gradients and optimizer moments over the run's processes while it learns (fully
-    sharded data parallel); for policies that write."""
+    """Shard weights, gradients and optimizer states across processes (FSDP). Only for policies that generate text."""
     compile: bool = False
-    """Compile the forward pass of training (torch.compile): a minute or more at each start."""
+    """Compile the training forward pass (torch.compile), which takes a minute or more at each start."""
     lora: Annotated[dict[str, Any], CommandLineOnly.of("megatron_core")] = {}
-    """Keyword arguments of peft.LoraConfig, such as {r: 16, lora_alpha: 32}; empty: train all weights."""
+    """Keyword arguments of peft.LoraConfig, such as {r: 16, lora_alpha: 32}. If empty, all weights are trained."""
     max_prompt_tokens: Annotated[int | None, Ge(1)] = None
-    """Keep only a prompt's last tokens, with a warning; null: a prompt too long for the model is an error."""
+    """Longer prompts lose their start, with a warning. If null, a prompt too long for the model is an error."""
     add_special_tokens: bool = True
-    """Add the tokenizer's special tokens to prompts: </s> at the end for T5, <s> at the beginning for Llama 2. false:
-    none, as Lamorel since November 2023; an error for tokenizers that add none."""
+    """Add the tokenizer's special tokens to prompts: </s> at the end for T5, <s> at the start for Llama 2. Lamorel has
+    not added them since November 2023. Setting false is an error for tokenizers that add none."""
     trust_remote_code: Annotated[bool, CommandLineOnly] = False
-    """Run code that comes with a model, once you have read it; only the command line can set it."""
+    """Run code that comes with a model, so read it first. Can only be set on the command line."""
 
 
 class CloningConfig(Section):
     """Behavioural cloning of demonstrations before the policy learns from its own episodes, in the same folder."""
 
     episodes: Annotated[int | None, Ge(1)] = None
-    """Number of episodes; null: no cloning. They are recorded in RUN/demonstrations; RUN/clone is the clone's run."""
+    """Number of episodes, recorded in RUN/demonstrations and cloned in RUN/clone. If null, there is no cloning."""
     agent: str = "expert"
-    """The demonstrator: one of the world's own agents."""
+    """The demonstrator, one of the world's built-in agents."""
     epochs: Annotated[int, Ge(1)] = 1
     """Passes over the demonstrations."""
     args: dict[str, Any] = {}
-    """Arguments of algorithm bc, such as {objective: choice, learning_rate: 1.0e-3}."""
+    """Arguments of the algorithm bc, such as {objective: choice, learning_rate: 1.0e-3}."""
 
 
 class TrainingConfig(Section):
     """Length of a run, checkpoints and tracking."""
 
     steps: Annotated[int, Ge(1), MayChangeOnResume] = 1_500_000
-    """Env steps, or tokens written, in total; GLAM took 1.5 million."""
+    """Total number of env steps, or of generated tokens. GLAM used 1.5 million."""
     epochs: Annotated[int | None, Ge(1), MayChangeOnResume] = None
-    """Passes over a dataset or a pool's references, instead of steps; the last update of a pass may be short."""
+    """Passes over a dataset or a pool's references, instead of steps. The last update of a pass may be smaller."""
     checkpoint_every: Annotated[int, Ge(1), NoEffectOnResults] = 1
-    """Updates between checkpoints: the most that a killed run loses."""
+    """Number of updates between checkpoints, which is the most that a killed run loses."""
     keep_checkpoints: Annotated[int, Ge(1), NoEffectOnResults] = 2
-    """Number of checkpoints kept on disk, the latest ones."""
+    """Number of latest checkpoints to keep on disk."""
     wandb: Annotated[Line | None, NoEffectOnResults] = None
-    """Weights & Biases project that also gets every update's figures (extra wandb; WANDB_MODE=offline: stay local)."""
+    """Weights & Biases project for every update's metrics (extra wandb; set WANDB_MODE=offline to stay local)."""
     trackio: Annotated[Line | None, NoEffectOnResults] = None
-    """Trackio project that also gets every update's figures, on this machine (extra trackio)."""
+    """Trackio project for every update's metrics, on this machine (extra trackio)."""
 
 
 class Config(Section):
-    """One run. `config_of` makes the class for a kind of world, which has its sections ``world`` and ``evaluation``."""
+    """A run's config; `config_of` creates the subclass for a kind of world, with its ``world`` and ``evaluation``."""
 
     name: Line
-    """The run's name in reports; runs of one name and several seeds share a curve."""
+    """The run's name in reports; runs with the same name and different seeds share a curve."""
     seed: Annotated[int, Ge(0), Lt(2**31)] = 1
     run_dir: Annotated[Line, NoEffectOnResults] = "runs/${name}-seed${seed}"
-    """The run's folder: the same command with the same folder resumes."""
+    """The run's folder. Repeating a command with the same folder resumes the run."""
     imports: Annotated[list[str], NoEffectOnResults] = []
-    """Modules of your own that the run was made with, as --import named them: recorded, never imported from here."""
+    """Your own modules that the run used, as passed to --import. They are recorded, but never imported from here."""
     device: Annotated[str, NoEffectOnResults] = "auto"
-    """cpu, cuda, cuda:1, …; auto takes the accelerator if there is one."""
+    """cpu, cuda, cuda:1, …; auto uses the accelerator if there is one."""
     world: SerializeAsAny[WorldConfig]
-    """The source of experience: ``world.id`` names its kind, and each kind has keys of its own."""
+    """The source of experience: ``world.id`` is its kind, and each kind has its own keys."""
     model: ModelConfig = ModelConfig()
     reward: dict[str, Annotated[RewardPartConfig, ArgumentsOf(parts)] | None] = {}
-    """A sum of named parts. The world's own reward is the part env, present by default; null or ~reward.NAME removes a
-    part."""
+    """A sum of named parts, by default env, the world's own reward. null or ~reward.NAME removes a part."""
     policy: Annotated[ComponentConfig, ArgumentsOf(policies), FixedByTraining.of("id")]
     algorithm: Annotated[ComponentConfig, ArgumentsOf(algorithms), FixedByTraining]
     cloning: Annotated[CloningConfig, FixedByTraining] = CloningConfig()
     training: TrainingConfig = TrainingConfig()
     evaluation: Annotated[SerializeAsAny[EvaluationConfig], MayChangeOnResume]
-    """Held-out episodes; each kind of world has keys of its own here, too."""
+    """Evaluation on held-out episodes. Each kind of world has its own keys here, too."""
 
 
 @cache
 def config_of(id: str) -> type[Config]:
-    """Return the class of the configs of a kind of world; raise `ConfigError` if it is unknown."""
+    """Return the config class for a kind of world; raise `ConfigError` if the kind is unknown."""
     fields, world = Config.model_fields, cast(type[World], worlds.get(id))
     sections = {
         "world": annotation(world, "config", WorldConfig),

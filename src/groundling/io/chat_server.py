@@ -19,11 +19,11 @@ from groundling.errors import ConfigError, RunError
 if TYPE_CHECKING:
     import httpx2
 
-_LONGEST_WAIT = 300.0  # Maximum seconds of a ``Retry-After``
+_LONGEST_WAIT = 300.0  # Maximum seconds to wait for a ``Retry-After``
 _LONGEST_CONNECT = 10.0  # Seconds to establish a connection
-_EXCERPT = 200  # Characters of a server's message in an error
+_EXCERPT = 200  # Maximum characters of a server's message in an error
 _READ = 2**16  # Bytes of a reply from which an excerpt is taken
-_SHORTEST_SECRET = 8  # Characters; shorter keys are dummies for servers without authentication, and may be words
+_SHORTEST_SECRET = 8  # Characters; shorter keys are dummies for servers without authentication, and may be plain words
 
 
 class RequestFailed(Exception):
@@ -35,17 +35,17 @@ class RequestRefused(RequestFailed):
 
 
 def check_address(base_url: str = "http://127.0.0.1:8000/v1", api_key_env: str = "OPENAI_API_KEY") -> None:
-    """Raise `ConfigError` for an invalid URL or one with a secret, or an invalid variable's name (maybe the key)."""
+    """Raise `ConfigError` for an invalid URL, a URL with a secret, or an invalid variable name (perhaps the key)."""
     if api_key_env not in os.environ and not re.fullmatch("[A-Z_][A-Z0-9_]*", api_key_env):
         raise ConfigError(
-            "api_key_env is not the name of an environment variable, as OPENAI_API_KEY: put the key into one and name it"
+            "api_key_env must be an environment variable's name, such as OPENAI_API_KEY: put the key into it"
         )
     parts = urlsplit(base_url)
     if "@" in parts.netloc or parts.query or parts.fragment:
-        raise ConfigError(f"base_url holds a user, password or query: give a bare URL, and the key in {api_key_env}")
+        raise ConfigError(f"base_url contains a user, password or query: remove it, and put the key in {api_key_env}")
     try:
         fits = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:  # of an invalid port
+    except ValueError:  # for an invalid port
         fits = False
     if not fits:
         raise ConfigError(f"base_url {base_url!r}: expected something like http://127.0.0.1:8000/v1")
@@ -57,12 +57,12 @@ class ChatServer:
 
     Args:
         base_url: URL that ends with ``/v1``.
-        api_key_env: Environment variable with the API key; the key itself is kept nowhere else.
+        api_key_env: Environment variable with the API key; the key itself is not stored anywhere else.
         timeout: Seconds for one request, including the whole reply.
-        max_retries: Repetitions after 408, 409, 425, 429, 5xx (as the reply's status or in its JSON), a time-out, a
-            lost connection or an invalid reply.
-        backoff: Seconds before the first repetition, doubled for each further one up to a minute, with jitter down to
-            half. A ``Retry-After`` lengthens it.
+        max_retries: Retries after 408, 409, 425, 429, 5xx (as the reply's status or in its JSON), a timeout, a lost
+            connection or an invalid reply.
+        backoff: Seconds before the first retry, doubled for each further one up to a minute, with jitter down to
+            half. A ``Retry-After`` can lengthen it.
         max_reply_bytes: Maximum size of a reply; a longer one is invalid.
     """
 
@@ -81,11 +81,11 @@ class ChatServer:
             ("max_reply_bytes", self.max_reply_bytes > 0),
         ):
             if not allowed:
-                raise ConfigError(f"{name} must not be {getattr(self, name)}: give a greater number")
+                raise ConfigError(f"{name} must not be {getattr(self, name)}: use a larger number")
         check_address(self.base_url, self.api_key_env)
         self._key = os.environ.get(self.api_key_env, "").strip()
         if not all("!" <= c <= "~" for c in self._key):  # the client's own message would show the key
-            raise ConfigError(f"the API key in {self.api_key_env} has characters that no key has: set it again")
+            raise ConfigError(f"the API key in {self.api_key_env} has characters that no key contains: set it again")
         # JSON and Python's repr put a backslash before some characters.
         escaped = "".join(rf"\\?{re.escape(c)}" for c in self._key)
         self._secret = re.compile(escaped) if len(self._key) >= _SHORTEST_SECRET else None
@@ -94,7 +94,7 @@ class ChatServer:
         try:
             import httpx2
         except ImportError:
-            raise ConfigError("asking a server needs httpx2: pip install 'groundling[judge]'") from None
+            raise ConfigError("querying a server needs httpx2: pip install 'groundling[judge]'") from None
         self._httpx, self._certificates = httpx2, httpx2.create_ssl_context()
         self._idle: list[httpx2.AsyncClient] = []
         return self
@@ -107,7 +107,7 @@ class ChatServer:
 
     @asynccontextmanager
     async def _client(self) -> AsyncIterator["httpx2.AsyncClient"]:
-        """Borrow a client with one connection; a shared one scans all connections at each request, which is slow."""
+        """Borrow a client with one connection; a shared one would scan all connections for each request."""
         if self._idle:
             client = self._idle.pop()
         else:
@@ -122,14 +122,14 @@ class ChatServer:
             self._idle.append(client)
 
     def scrub(self, text: str) -> str:
-        """Remove the API key from a text that a server sent."""
+        """Remove the API key from text that a server sent."""
         return self._secret.sub("[key]", text) if self._secret else text
 
     async def complete(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Post ``body`` to ``chat/completions``; return the reply's JSON object, whose text is `text_of`.
+        """Post ``body`` to ``chat/completions``; return the reply's JSON object (see `text_of`).
 
-        Raises `RequestRefused`, `RequestFailed` after all repetitions, or `RunError` if no request can succeed: no
-        connection after all repetitions, no access, no such model.
+        Raises `RequestRefused`, `RequestFailed` after all retries, or `RunError` if no request can succeed: no
+        connection after all retries, no access, or no such model.
         """
         for attempt in range(self.max_retries + 1):
             try:
@@ -165,10 +165,10 @@ class ChatServer:
 
     async def _post(self, body: Mapping[str, Any]) -> tuple[int, Mapping[str, str], bytes]:
         url = f"{self.base_url.rstrip('/')}/chat/completions"
-        # A model's own words may contain half a surrogate pair, which UTF-8 cannot encode.
+        # A model's output may contain half a surrogate pair, which UTF-8 cannot encode.
         sent = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
         head = {"Content-Type": "application/json"}
-        # The client's timeouts are for single reads; a server could send single bytes for ever.
+        # The client's timeouts apply to single reads; a server could send single bytes forever.
         async with (
             asyncio.timeout(self.timeout),
             self._client() as client,
@@ -182,7 +182,7 @@ class ChatServer:
             return response.status_code, response.headers, bytes(content)
 
     def _check_status(self, status: int, problem: str) -> None:
-        """Raise an error if repeating the request cannot help."""
+        """Raise an error if retrying the request cannot help."""
         if status in (400, 413, 422):
             raise RequestRefused(problem)
         if status in (401, 403):
@@ -193,12 +193,12 @@ class ChatServer:
         raise RunError(f"{self.base_url}: {problem}: check base_url and model")
 
     def _excerpt(self, said: bytes | str) -> str:
-        """Return the beginning of a message from the server or the client, in one line without the key."""
+        """Return the start of a message from the server or the client, as one line without the key."""
         text = said if isinstance(said, str) else said[:_READ].decode("utf-8", "replace")
         # The key is removed before the text is cut, so that no part of it remains.
         text = self.scrub(text)
         if len(said) > _READ:
-            # The first cut may have left the beginning of the key, escaped or not.
+            # The first cut may have left the start of the key, escaped or not.
             text = text[: -2 * len(self._key) or None]
         return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:_EXCERPT]
 
@@ -208,7 +208,7 @@ class _TooLong(Exception):
 
 
 def text_of(reply: Mapping[str, Any]) -> str | None:
-    """Return the text of a reply (null is empty, parts are joined), or None for a reply of another shape."""
+    """Return the text of a reply (null is empty, parts are joined), or None if the reply is malformed."""
     try:
         content = reply["choices"][0]["message"]["content"]
         if isinstance(content, list):
@@ -219,7 +219,7 @@ def text_of(reply: Mapping[str, Any]) -> str | None:
 
 
 def _error_status(reply: Mapping[str, Any]) -> int:
-    """Return the HTTP status in a reply of status 200: gateways pass errors of their servers on as JSON."""
+    """Return the HTTP status in a reply with status 200, since gateways may forward server errors as JSON."""
     error = reply.get("error")
     if not error or "choices" in reply:
         return 200
@@ -228,7 +228,7 @@ def _error_status(reply: Mapping[str, Any]) -> int:
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds of a ``Retry-After``, which may also be a date."""
+    """Return the seconds until a ``Retry-After``, which may also be a date."""
     text = headers.get("retry-after", "").strip()
     with suppress(ValueError):
         return max(0.0, float(text))

@@ -1,8 +1,8 @@
-"""Read YAML, JSON, JSON Lines and Parquet files from outside within limits of size and nesting.
+"""Read untrusted YAML, JSON, JSON Lines and Parquet files within limits on size and nesting.
 
-Duplicate keys are refused, since readers differ over which one counts; NaN and Infinity are read, since figures
+Duplicate keys are rejected, since parsers differ in which one they keep; NaN and Infinity are accepted, since metrics
 contain them. Each reader raises `OSError` if the file cannot be opened, and `DocumentError` if it is not a regular
-file, not of the format, or exceeds a limit.
+file, is malformed, or exceeds a limit.
 """
 
 import io
@@ -23,18 +23,18 @@ from groundling.errors import GroundlingError
 if TYPE_CHECKING:
     import pyarrow
 
-SETTINGS = 2**20  # Maximum bytes of a file of settings
-RECORDS = 2**26  # Maximum bytes of a record in JSON
-LINE = 2**24  # Maximum bytes of a line of JSON Lines; a file may have any number of lines
+SETTINGS = 2**20  # Maximum bytes in a settings file
+RECORDS = 2**26  # Maximum bytes in a JSON record
+LINE = 2**24  # Maximum bytes in a line of JSON Lines; a file may have any number of lines
 _DEPTH = 32  # Maximum levels of nesting
-_NODES = 10_000  # Maximum number of values in a file of settings; a value repeated by aliases counts each time
-_CARD_NODES = 100_000  # The same for a dataset's card, which may describe hundreds of configurations
+_NODES = 10_000  # Maximum number of values in a settings file, counting values repeated by aliases each time
+_CARD_NODES = 100_000  # The same for a dataset card, which may describe hundreds of configurations
 _VALUES = 2**23  # Maximum number of values in a record
-_EXPANDED = 2**20  # Maximum number of characters and values in settings while aliases and ``${name}`` are replaced
-_DIGITS = 4300  # Maximum length of a number in YAML: Python's own limit; base 60 takes quadratic time to read
+_EXPANDED = 2**20  # Maximum number of characters and values in settings after replacing aliases and ``${name}``
+_DIGITS = 4300  # Maximum length of a number in YAML, as in Python; parsing base 60 takes quadratic time
 _LONGEST_CAUSE = 200
 _NAME = re.compile(r"\$\{\s*(\.*)([^{}]*)\}")
-# PyYAML's safe loaders make plain values only.
+# PyYAML's safe loaders create plain values only.
 _LOADER: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _FEWER = "more than any file that Groundling writes: it is not read"
 
@@ -44,7 +44,7 @@ class DocumentError(GroundlingError, ValueError):
 
 
 def read_yaml(path: Path) -> DictConfig:
-    """Read settings from a YAML file that holds a mapping, unresolved; an empty file has none."""
+    """Read unresolved settings from a YAML file that contains a mapping or is empty."""
     loaded = _parse_yaml(path, _text(path, SETTINGS), _NODES, lambda text: OmegaConf.load(io.StringIO(text)))
     assert isinstance(loaded, DictConfig)
     check_numbers(OmegaConf.to_container(loaded, resolve=False), str(path))
@@ -57,7 +57,7 @@ def read_bundled(path: Path) -> Any:
 
 
 def read_card(path: Path) -> dict[str, Any]:
-    """Read a dataset's card as Hugging Face's libraries do: YAML, or Markdown that begins with YAML between ``---``."""
+    """Read a dataset card as Hugging Face's libraries do: YAML, or Markdown that starts with YAML between ``---``."""
     from huggingface_hub.repocard import REGEX_YAML_BLOCK
 
     text = _text(path, SETTINGS)
@@ -75,15 +75,15 @@ def read_json(path: Path, limit: int = RECORDS) -> Any:
 
 
 def read_object(path: Path, limit: int = RECORDS) -> dict[str, Any]:
-    """Read a JSON file that holds an object."""
+    """Read a JSON file that contains an object."""
     content = read_json(path, limit)
     if not isinstance(content, dict):
-        raise DocumentError(f"{path} holds {json.dumps(content):.40}: expected an object, {{…}}")
+        raise DocumentError(f"{path} contains {json.dumps(content):.40}: expected an object, {{…}}")
     return content
 
 
 def parse_json(text: str | bytes, where: str) -> Any:
-    """Parse JSON; ``where`` is its file or line, for messages."""
+    """Parse JSON; ``where`` is its file or line in error messages."""
     commas, opening = (",", "[{") if isinstance(text, str) else (b",", b"[{")
     opened = sum(map(text.count, (opening[:1], opening[1:])))  # type: ignore[arg-type]
     if text.count(commas) + opened > _VALUES:  # type: ignore[arg-type]
@@ -102,13 +102,13 @@ def parse_json(text: str | bytes, where: str) -> Any:
 
 
 def read_parquet(path: Path) -> "pyarrow.Table":
-    """Read a Parquet file, and check that its values are what their types say: texts UTF-8, lists complete."""
+    """Read a Parquet file and check that its values match their types: strings are UTF-8, lists complete."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         _check_regular(path)
-        table = pq.read_table(path, partitioning=None)  # names of folders are not columns
+        table = pq.read_table(path, partitioning=None)  # folder names are not columns
         table.validate(full=True)
     except DocumentError:
         raise
@@ -128,7 +128,7 @@ def check_depth(content: Any, where: str) -> None:
 
 
 def read_lines(path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield the values of a JSON Lines file, each after its file and line; empty lines are skipped."""
+    """Yield the location (file and line) and value of each line of a JSON Lines file, skipping empty lines."""
     for number, line in enumerate(lines_of(path), start=1):
         if line.strip():
             where = f"{path}:{number}"
@@ -136,7 +136,7 @@ def read_lines(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def lines_of(path: Path) -> Iterator[bytes]:
-    r"""Yield the lines of a file with their ends, `\n`; the last one may have none."""
+    r"""Yield the lines of a file including their `\n`, which the last one may lack."""
     _check_regular(path)
     with path.open("rb") as file:
         number = 0
@@ -148,7 +148,7 @@ def lines_of(path: Path) -> Iterator[bytes]:
 
 
 def check_numbers(node: Any, where: str = "", path: tuple[Any, ...] = ()) -> None:
-    """Raise `DocumentError` unless integers in nested values and keys fit into 64 bits; Python prints no huge ones."""
+    """Raise `DocumentError` unless integers in nested values and keys fit in 64 bits; longer ones may not print."""
     if isinstance(node, int) and abs(node) >= 2**63:
         named = f"{where}: " if where else ""
         named += ".".join(map(str, path))[:80]
@@ -163,9 +163,9 @@ def check_numbers(node: Any, where: str = "", path: tuple[Any, ...] = ()) -> Non
 
 
 def resolve(values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Replace each ``${key}`` in nested settings by that setting, as OmegaConf does; leading dots are relative to it.
+    """Replace each ``${key}`` in nested settings with that setting, as OmegaConf does; leading dots make it relative.
 
-    Raises `DocumentError` for an unknown key, a result that is too large, or keys that refer to each other in a circle.
+    Raises `DocumentError` for an unknown key, a result that is too large, or circular references.
     """
     left = _EXPANDED
 
@@ -174,9 +174,9 @@ def resolve(values: Mapping[str, Any], where: str) -> dict[str, Any]:
         left -= 1 + (len(node) if isinstance(node, str) else 0)
         key = ".".join(path)[:80]
         if depth > 2 * _DEPTH:
-            raise DocumentError(f"{where}: {key}: ${{…}} refer to each other too often: write the value")
+            raise DocumentError(f"{where}: {key}: references (${{…}}) are circular or too deep: write the value")
         if left < 0:
-            raise DocumentError(f"{where}: {key} becomes longer than {_EXPANDED:,} characters: write the value itself")
+            raise DocumentError(f"{where}: {key} expands to over {_EXPANDED:,} characters: write the value itself")
         if isinstance(node, Mapping):
             return {name: resolved(one, (*path, str(name)), depth + 1) for name, one in node.items()}
         if isinstance(node, list | tuple):
@@ -193,7 +193,7 @@ def resolve(values: Mapping[str, Any], where: str) -> dict[str, Any]:
                 for name in to:
                     found = found[int(name)] if isinstance(found, list) else found[name]
             except (LookupError, TypeError, ValueError):
-                raise DocumentError(f"{key}: {match[0]} names no key: name one, as in ${{world.env}}") from None
+                raise DocumentError(f"{key}: {match[0]} refers to no key: name one, such as ${{world.env}}") from None
             return resolved(found, to, depth + 1)
 
         whole = _NAME.fullmatch(node)
@@ -204,26 +204,26 @@ def resolve(values: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _parse_yaml(path: Path, text: str, most: int, load: Callable[[str], Any]) -> Any:
-    """Load YAML that holds a mapping of at most so many values."""
+    """Load YAML that contains a mapping of at most ``most`` values."""
     try:
         _check_nesting(path, text)
         root = yaml.compose(text, Loader=_LOADER)
         if root is not None and root.tag != "tag:yaml.org,2002:null":
             if not isinstance(root, yaml.MappingNode):
                 kind = "a list" if isinstance(root, yaml.SequenceNode) else "one value"
-                raise DocumentError(f"{path} holds {kind}: expected settings by name, key: value")
+                raise DocumentError(f"{path} contains {kind}: expected a mapping, key: value")
             _check_size(path, root, most)
         return load(text)
     except DocumentError:
         raise
     except (yaml.YAMLError, ValueError, OmegaConfBaseException) as error:
-        raise DocumentError(f"{path} is not YAML: {_cause(error)}; correct it there") from error
-    except (LookupError, AttributeError, TypeError) as error:  # PyYAML's failure on !!bool of something else
-        raise DocumentError(f"{path} is not YAML: a value is not what its tag (!!…) says; leave it out") from error
+        raise DocumentError(f"{path} is not YAML: {_cause(error)}; fix the file") from error
+    except (LookupError, AttributeError, TypeError) as error:  # PyYAML fails this way on invalid !!bool values
+        raise DocumentError(f"{path} is not YAML: a value does not match its tag (!!…); remove the tag") from error
 
 
 def _check_nesting(path: Path, text: str) -> None:
-    """Raise `DocumentError` if brackets are nested so deeply that they could exhaust the stack of the next steps."""
+    """Raise `DocumentError` if brackets are nested so deeply that they could exhaust the stack in the next steps."""
     depth = 0
     for event in yaml.parse(text, Loader=_LOADER):
         depth += isinstance(event, yaml.CollectionStartEvent)
@@ -237,7 +237,7 @@ def _check_size(path: Path, root: yaml.Node, most: int) -> None:
     sizes = dict[int, tuple[int, int, int] | None]()
 
     def measure(node: yaml.Node) -> tuple[int, int, int]:
-        """Return the number of values, of characters and of levels below a node."""
+        """Return the number of values, characters and levels below a node."""
         if id(node) in sizes:
             if (known := sizes[id(node)]) is None:
                 raise DocumentError(f"{path}: an alias is used inside the value that it repeats")
@@ -247,7 +247,7 @@ def _check_size(path: Path, root: yaml.Node, most: int) -> None:
         if isinstance(node, yaml.ScalarNode):
             characters = len(node.value)
             if characters > _DIGITS and node.tag.endswith((":int", ":float")):
-                shown = f"{node.value[:20]!r}…: put texts that look like numbers into quotes"
+                shown = f"{node.value[:20]!r}…: quote strings that look like numbers"
                 raise DocumentError(f"{path} has a number of more than {_DIGITS:,} characters, {shown}")
         else:
             is_mapping = isinstance(node, yaml.MappingNode)
@@ -280,16 +280,16 @@ def _text(path: Path, limit: int) -> str:
 
 
 def _check_regular(path: Path) -> None:
-    """Raise `DocumentError` for a folder, a device or a pipe, which could block for ever; links are followed."""
+    """Raise `DocumentError` for a folder, a device or a pipe, which could block forever; links are followed."""
     if not stat.S_ISREG(path.stat().st_mode):
-        raise DocumentError(f"{path} is not a regular file: it is not read; put a file there, or a link to one")
+        raise DocumentError(f"{path} is not a regular file: replace it with a file or a link to one")
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     content = dict(pairs)
     if len(content) < len(pairs):
         name = Counter(name for name, _ in pairs).most_common(1)[0][0]
-        raise ValueError(f"the key {name[:80]!r} comes twice")
+        raise ValueError(f"the key {name[:80]!r} is duplicated")
     return content
 
 
@@ -302,5 +302,5 @@ def _not_utf8(where: str, error: UnicodeDecodeError) -> DocumentError:
 
 
 def _cause(error: Exception) -> str:
-    """Return a parser's message in one short line."""
+    """Return a parser's message as one short line."""
     return " ".join(str(error).split())[:_LONGEST_CAUSE]

@@ -1,4 +1,4 @@
-"""Atomic writes: a file or folder is complete or absent, whatever kills the process."""
+"""Atomic writes: a file or folder is complete or absent, even if the process is killed."""
 
 import errno
 import os
@@ -18,7 +18,7 @@ PARTIAL = ".partial"  # Part of the names of unfinished files and folders
 
 
 def cache() -> Path:
-    """Return the user's cache folder; everything in it can be made again."""
+    """Return the user's cache folder; everything in it can be recreated."""
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "groundling"
 
 
@@ -29,7 +29,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def replace_file(path: Path, write: Callable[[Path], object]) -> None:
-    """Let ``write`` make a file next to ``path``, then rename it into place."""
+    """Call ``write`` to create a file next to ``path``, then rename it into place."""
     with _replacing(path) as partial:
         write(partial)
 
@@ -51,10 +51,10 @@ def _replacing(path: Path) -> Iterator[Path]:
 
 
 def replace_result(texts: Mapping[Path, str], mark: Path, stale: Iterable[Path] = ()) -> None:
-    """Replace the files of one result so that ``mark`` never exists together with files of another result.
+    """Replace the files of one result so that ``mark`` never exists together with files of a different result.
 
-    The old ``mark`` and ``stale`` files are deleted, then the new files are renamed into place, ``mark`` last. A full
-    disk leaves the earlier result; a kill one of the two, or no mark.
+    The old ``mark`` and ``stale`` files are deleted, then the new files are renamed into place, ``mark`` last. If the
+    disk is full, the earlier result is kept; if the process is killed, one of the two, or no ``mark``.
     """
     with ExitStack() as renames:  # unwinds in reverse order
         for path in sorted(texts, key=lambda path: path != mark):
@@ -76,9 +76,9 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """Yield a folder to write into, which is renamed to ``folder``, new or empty, at the end of the block."""
+    """Yield a folder to write into, which becomes ``folder``, so far empty or absent, at the end of the block."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(f"{folder} is not empty: name a new folder")
+        raise ConfigError(f"{folder} is not empty: choose a new folder")
     partial = folder.with_name(f"{PARTIAL}-{folder.name}")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
@@ -92,32 +92,32 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
 
 def share_mode(path: Path, other: Path) -> None:
-    """Give ``path`` the permissions of ``other``; safetensors ignores the umask and writes for the owner alone."""
+    """Give ``path`` the permissions of ``other``; safetensors ignores the umask and gives access to the owner only."""
     path.chmod(other.stat().st_mode & 0o777)
 
 
 LOCK = ".lock"  # Name of the lock file in a folder that a command writes into
 _PARTIAL_FILE = re.compile(r"\..+\.[0-9a-f]{32}" + re.escape(PARTIAL))
-_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)  # Errors of some NFS and Lustre mounts
-_PATIENCE = 0.2  # Seconds. `is_locked` of another process holds a free lock for an instant.
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)  # Errors on some NFS and Lustre mounts
+_PATIENCE = 0.2  # Seconds to wait, since `is_locked` in another process briefly holds a free lock
 
 
 def output_lock(folder: Path) -> Path:
-    """Return the lock file of a folder that exists only once it is complete."""
+    """Return the lock file of a folder that is only created once it is complete."""
     return folder.with_name(f".{folder.name}{LOCK}")
 
 
 @contextmanager
-def locked(path: Path, doing: str, otherwise: str = "name another folder", *, wait: bool = False) -> Iterator[None]:
-    """Exclude other processes from a block that writes; the lock file is deleted at its end.
+def locked(path: Path, doing: str, otherwise: str = "choose another folder", *, wait: bool = False) -> Iterator[None]:
+    """Keep other processes out of a block that writes; the lock file is deleted at the end.
 
     Unfinished files of killed processes in the lock's folder, or in the folder that the lock is named after, are
-    deleted. On a file system without locks, only warn. ``doing`` ("is training in runs/demo") and ``otherwise``
-    complete the message of the `RunError`.
+    deleted. On a file system without locks, only a warning is issued. ``doing`` ("is training in runs/demo") and
+    ``otherwise`` complete the message of the `RunError`.
     """
     if path.is_symlink() or (path.exists() and not path.is_file()):
         kind = "a link" if path.is_symlink() else "not a regular file"
-        raise RunError(f"{path} is {kind}, where Groundling keeps a lock file: delete it, or {otherwise}")
+        raise RunError(f"{path} is {kind}, but Groundling needs a lock file there: delete it, or {otherwise}")
     lock = FileLock(path, timeout=-1 if wait else _PATIENCE, poll_interval=_PATIENCE / 10, fallback_to_soft=False)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -131,7 +131,7 @@ def locked(path: Path, doing: str, otherwise: str = "name another folder", *, wa
         if error.errno not in _NO_LOCKS:
             raise RunError(f"cannot lock {path}: {error}; {otherwise}") from error
         warnings.warn(
-            f"{path.parent}: this file system has no locks; do not let two processes do the same work there",
+            f"{path.parent}: this file system has no locks; do not run two processes on the same work there",
             stacklevel=3,
         )
     try:
@@ -156,7 +156,7 @@ def is_locked(path: Path) -> bool:
 
 
 def remove_partial_files(folder: Path) -> None:
-    """Delete unfinished files of killed processes below a folder; files being written are locked and stay."""
+    """Delete unfinished files of killed processes below a folder; files being written are locked and kept."""
     for path in folder.rglob(f".*{PARTIAL}"):
         if _PARTIAL_FILE.fullmatch(path.name) and not is_locked(path):
             path.unlink(missing_ok=True)

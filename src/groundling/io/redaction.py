@@ -1,4 +1,4 @@
-"""Remove paths, servers, accounts and keys from settings and texts before they are shared."""
+"""Remove paths, servers, accounts and keys from settings and strings before they are shared."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -7,42 +7,42 @@ from typing import Any
 
 from groundling.fields import Private, names_with
 
-_SECRETS = re.compile(  # Keys of settings whose text is a credential
+_SECRETS = re.compile(  # Keys of settings whose value is a credential
     r"(?:\w*_)?(?:(?:api|secret|private|access)_?key|password|passwd|secret|credentials?|authorization)|"
     r"(?:(?:hf|auth|access|use_auth|api|bearer|bot|github|hub|session)_)?token"
 )
-_BEFORE = (  # Characters before a path inside a text: none, one of these, or a symbol or punctuation outside ASCII
+_BEFORE = (  # Before a path inside a string: nothing, one of these, or a symbol or punctuation outside ASCII
     r"""(?<![^\s,;:='"`<>|*{\[(«»"""
     r"\u2010-\u2BFF\u3000-\u3003\u3008-\u301F\uFF01-\uFF0F\uFF1A-\uFF20\U0001F000-\U0001FAFF])"
 )
 _IN_A_NAME = r"""[^\s/,;'"`<>|{}\[\]()«»“”‘’、。，：；（）]"""
 _HOME = r"~(?:[A-Za-z_][^/\s~]*)?/"
 _ABSOLUTE = re.compile(
-    # Without a space before its second slash, which a text such as "/no_think yes or/and no" has.
+    # Without a space before the second slash, unlike "/no_think yes or/and no".
     rf"(?:(?:file:/)?/+(?!\*)[^\s/]+(?:/|$)|{_HOME}|[A-Za-z]:[\\/]|\\\\)(?:(?![,;:.!?]\s|/\s).)*"
 )
 _WITHOUT_SPACES = r"\u0E00-\u0EFF\u1000-\u109F\u1780-\u17FF\u3040-\u30FF\u3400-\u9FFF\uAC00-\uD7AF"
-"""Letters of scripts that write no space before a path: Thai, Lao, Burmese, Khmer, kana, Chinese, Hangul."""
+"""Letters of scripts that do not put a space before a path: Thai, Lao, Burmese, Khmer, kana, Chinese, Hangul."""
 _ABSOLUTE_INSIDE = re.compile(
-    # Of a single name, such as the /no_think of a prompt, there is nothing to cut off.
+    # A single name, such as /no_think in a prompt, has no folders to remove.
     rf"(?:{_BEFORE}(?:file:/+|/(?![*])(?=/*{_IN_A_NAME}+/)|{_HOME}|[A-Za-z]:[\\/]|\\\\)"
     rf"|(?<=[{_WITHOUT_SPACES}])/(?=[A-Za-z][A-Za-z0-9_.-]*/))(?:{_IN_A_NAME}|/)+"
 )
 _NAME_OF_A_FILE = r"[\w.-]*\.(?:py|ipynb|js|txt|md|csv|jsonl?|ya?ml|toml|sh|log|html):"
 _ADDRESS = re.compile(
-    # A URL of any scheme but file, which is a path's; punctuation at its end belongs to the text.
+    # A URL with any scheme except file, which is a path; punctuation at its end is not part of it.
     rf"""(?<![\w+.-])[\w+.-]*(?<!{_BEFORE}file)://(?:[^\s'"`<>|]*[^\s'"`<>|\])}},;.:!?])?"""
-    # An account on a host, which has a domain or a path after a colon: neither mAP@0.5 nor "pass@5: 0.3".
+    # user@host with a domain, or a path after a colon, but neither mAP@0.5 nor "pass@5: 0.3".
     r"|(?<![\w.+-])[\w.+-]+@(?:(?:[\w-]+\.)+[A-Za-z][\w-]+|\d{1,3}(?:\.\d{1,3}){3}|[A-Za-z][\w-]*(?=:\S))(?::[\w./~-]*)?"
-    # A host with its port, but no line of a file.
+    # A host with a port, but not a file with a line number.
     rf"|(?<![\w.-])(?!{_NAME_OF_A_FILE})(?:localhost|[A-Za-z][\w-]*(?:\.[A-Za-z][\w-]*)+|\d{{1,3}}(?:\.\d{{1,3}}){{3}}):\d{{2,5}}\b"
-    # An IPv4 address; of single digits it is a version's or a section's number.
+    # An IPv4 address; if all parts are single digits, it is a version or section number.
     r"|(?<![\w.-])(?=[\d.]*\d\d)\d{1,3}(?:\.\d{1,3}){3}(?![\w.])"
-    # A key.
+    # An API key.
     r"|\b(?:hf_\w{30,}|sk-(?:\w{1,20}-){0,3}\w{20,}|gh[opsu]_\w{30,}|github_pat_\w{22,}|glpat-[\w-]{20,}|xox[abp]-[\w-]{10,}|"
     r"AKIA[A-Z\d]{16}|AIza[\w-]{35}|gsk_\w{20,}|nvapi-[\w-]{20,}|eyJ[\w-]{10,999}\.eyJ[\w-]{1,999}\.[\w-]+)"
 )
-IsRead = Callable[[str, Any], bool]  # From a dotted key and its value: is it a text that a model reads?
+IsRead = Callable[[str, Any], bool]  # Takes a dotted key and its value; True if a model reads the value as text
 
 
 def _never(key: str, value: Any) -> bool:
@@ -50,11 +50,11 @@ def _never(key: str, value: Any) -> bool:
 
 
 def shareable(node: Any, key: str = "", is_read: IsRead = _never) -> Any:
-    """Return settings, or those at ``key``, as they may be shared; texts that are ``is_read`` stay as they are.
+    """Redact settings, or those at ``key``, for sharing; values for which ``is_read`` is true are kept unchanged.
 
-    An absolute path becomes its last name. URLs, host:port, user@host, IPv4 addresses and API keys are cut out of a
-    single text; an entry or item of nested settings that has one is left out whole, and so are settings that are
-    declared `Private` or hold a credential.
+    An absolute path is reduced to its last name. URLs, host:port, user@host, IPv4 addresses and API keys are removed
+    from a single string. Entries and items of nested settings that contain one are dropped entirely, as are settings
+    that are declared `Private` or hold a credential.
     """
     if key and is_read(key, node):
         return node
@@ -88,7 +88,7 @@ def _has_address(value: Any) -> bool:
 
 
 def shareable_words(words: Sequence[str], is_read: IsRead = _never) -> list[str]:
-    """Return a command line as it may be shared; an override that names a server or a key is left out whole."""
+    """Redact a command line for sharing; overrides that name a server or a key are dropped entirely."""
     private = (
         re.compile(rf"\b({'|'.join(sorted(map(re.escape, names_with(Private))))})\b") if names_with(Private) else None
     )

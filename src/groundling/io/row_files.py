@@ -1,4 +1,4 @@
-"""JSON Lines files with one row per update, which continue where a run resumes."""
+"""JSON Lines files with one row per update, which are continued when a run resumes."""
 
 import csv
 import hashlib
@@ -15,13 +15,13 @@ from groundling.errors import GroundlingError, RunError
 from groundling.io.documents import lines_of, parse_json
 from groundling.io.files import write_atomically
 
-BEFORE_ALL = -1  # Before all rows; rows of update 0, before any learning, may belong to other settings
-_RESTORE = "restore the file from a copy"
+BEFORE_ALL = -1  # Before all rows; rows of update 0, before any learning, may be from different settings
+_RESTORE = "restore the file from a backup"
 
 
 @dataclass(frozen=True)
 class RowProblem:
-    """A line that the run cannot have written at its place."""
+    """A line that the run cannot have written in this place."""
 
     line: int  # Line number, from 1
     problem: str
@@ -29,10 +29,9 @@ class RowProblem:
 
 
 def read_rows(path: Path, consecutive: bool = False) -> list[dict[str, Any]]:
-    """Read rows with ``update`` and ``step``, if the file exists; ignore a last line cut off by a kill.
+    """Read rows with ``update`` and ``step``, if the file exists; ignore an incomplete last line.
 
-    Raises `RunError` for a line that is not a row or out of order; if ``consecutive``, also if an update after the
-    first (0 or 1) has no row, or two.
+    Raises `RunError` for invalid or unordered rows and, if ``consecutive``, for missing or duplicate updates.
     """
     rows, problems = scan_rows(path, consecutive)
     if problems:
@@ -59,7 +58,7 @@ def scan_rows(path: Path, consecutive: bool = False) -> tuple[list[dict[str, Any
 def _check(
     line: bytes, where: str, before: Mapping[str, Any] | None, consecutive: bool
 ) -> tuple[dict[str, Any] | None, tuple[str, str] | None]:
-    """Parse a line: return its row or None, and its problem with advice if it cannot follow the row ``before``."""
+    """Parse a line; return its row or None, and its problem with advice if it cannot follow the row ``before``."""
     try:
         content = parse_json(line, where)
         row = {**content, "update": int(content["update"]), "step": int(content["step"])}
@@ -69,12 +68,12 @@ def _check(
     if consecutive and row == before:
         return row, (f"repeats the row of update {update}", "delete it")
     if consecutive and before is not None and update == previous:
-        return row, (f"is a second row of update {update}, with other figures", f"delete the wrong one, or {_RESTORE}")
+        return row, (f"is a second row for update {update} with other values", f"delete the wrong one, or {_RESTORE}")
     if consecutive and update > previous + 1:
-        return row, (f"is of update {update}, and the rows after update {previous} are missing", _RESTORE)
+        return row, (f"is for update {update}, but the rows after update {previous} are missing", _RESTORE)
     if before is not None and (update < previous or row["step"] < before["step"]):
         places = f"update {update}, step {row['step']}, after update {previous}, step {before['step']}"
-        return row, (f"is out of order ({places})", f"if lines of another run are here, delete them; or {_RESTORE}")
+        return row, (f"is out of order ({places})", f"delete any lines from a different run, or {_RESTORE}")
     return row, None
 
 
@@ -92,13 +91,13 @@ def check_digest(path: Path, count: int, expected: str) -> None:
     """Raise `RunError` unless the first ``count`` lines of a file have the digest that a checkpoint recorded."""
     lines = path.read_bytes().count(b"\n") if path.exists() else 0
     if lines < count:
-        raise RunError(f"{path} has {lines} whole lines of the {count} before the checkpoint: {_RESTORE}")
+        raise RunError(f"{path} has only {lines} of the {count} lines before the checkpoint: {_RESTORE}")
     if digest_of(path, count) != expected:
         raise RunError(f"the first {count} lines of {path} have changed since the checkpoint was written: {_RESTORE}")
 
 
 class RowFile:
-    """Rows that are on the disk when `append` returns; those after ``update``, where the run resumes, are dropped."""
+    """A file of rows, each on disk when `append` returns; rows after ``update``, where a run resumes, are dropped."""
 
     def __init__(self, path: Path, update: int, consecutive: bool = False) -> None:
         self.path = path
@@ -125,30 +124,30 @@ class Log(Protocol):
     """A logger called after each update."""
 
     def log(self, row: dict[str, Any]) -> None:
-        """Log the update whose figures are ``row``."""
+        """Log the update whose metrics are ``row``."""
 
 
 class ValidationListener(Protocol):
-    """A logger that also takes the figures of a validation split."""
+    """A logger that also receives the metrics of a validation split."""
 
     def log_validation(self, figures: Mapping[str, float], update: int, step: int) -> None:
-        """Log the figures after this update and step."""
+        """Log the metrics after this update and step."""
 
 
 def due(every: int, last_step: int, row: Mapping[str, Any]) -> bool:
-    """Return True if a validation split is measured after the update of ``row``: each ``every``-th, and the last."""
+    """Return True if a validation split is evaluated after ``row``'s update: every ``every``-th, and the last."""
     return bool(row["update"] % every == 0 or row["step"] >= last_step)
 
 
 def unwritable(path: Path, error: OSError) -> RunError:
-    """Return the error to raise where a run's file cannot be written."""
+    """Return the error to raise if a run's file cannot be written."""
     return RunError(
         f"could not write to {path}: {error}; free some space and run the same command again to resume from the last "
         "checkpoint"
     )
 
 
-_LONGEST_VALUE = 2**31 - 1  # Characters of a cell; the csv module's own limit is 131,072, and documents are longer
+_LONGEST_VALUE = 2**31 - 1  # Maximum characters in a cell; documents exceed the csv module's default of 131,072
 
 
 @contextmanager
@@ -166,7 +165,7 @@ def open_csv(path: Path, delimiter: str = ",") -> "Iterator[csv.DictReader[str]]
 
 
 def check_columns(names: Sequence[str], where: object) -> None:
-    """Raise `GroundlingError` if two columns have one name, since rows by name would drop the first one's values."""
+    """Raise `GroundlingError` if two columns share a name, since dictionary rows would drop the first one's values."""
     if doubled := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
         raise GroundlingError(
             f"{where} has {names.count(doubled[0])} columns called {doubled[0]!r:.80}: give each column its own name"
@@ -174,5 +173,5 @@ def check_columns(names: Sequence[str], where: object) -> None:
 
 
 def harmless_cell(text: str) -> str:
-    """Return a CSV cell that no spreadsheet takes for a formula."""
+    """Return a CSV cell that no spreadsheet interprets as a formula."""
     return "'" + text if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text

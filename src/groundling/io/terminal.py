@@ -27,7 +27,7 @@ def episode_bars(
     from rich.progress import Progress, TextColumn
 
     name_column = TextColumn("{task.description}", style="progress.description", markup=False)
-    columns = (name_column, *Progress.get_default_columns()[1:])  # the first default column reads markup
+    columns = (name_column, *Progress.get_default_columns()[1:])  # the first default column interprets markup
     with Progress(*columns, console=console, disable=not is_live(console), transient=True) as progress:
 
         def on_agent(name: str) -> Callable[[], None]:
@@ -57,18 +57,18 @@ def make_console() -> "Console":
     class PlainConsole(Console):
         def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> "Iterable[Segment]":
             for text, style, control in super().render(renderable, options):
-                yield Segment(text if control else plain(text), style, control)  # controls are rich's own
+                yield Segment(text if control else plain(text), style, control)  # control codes come from rich itself
 
-    # Names and settings from files may contain [/b], [link=…] or :smile:, which rich would obey.
+    # Names and settings from files may contain [/b], [link=…] or :smile:, which rich would interpret.
     return PlainConsole(markup=False, emoji=False, highlight=False, quiet=os.environ.get("RANK", "0") != "0")
 
 
 _OBEYED = (*range(0x09), *range(0x0B, 0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
-"""Control characters of terminals, and characters that change the direction of text; not tab and newline."""
+"""Terminal control characters and characters that change the text direction, except for tab and newline."""
 
 
 def plain(text: str) -> str:
-    """Replace the characters that a terminal obeys, in a text that may come from a file."""
+    """Replace control characters in a string that may come from a file."""
     return text.translate(dict.fromkeys(_OBEYED, "\N{REPLACEMENT CHARACTER}"))
 
 
@@ -110,15 +110,15 @@ _streams: dict[str, _Stream] = {}  # Standard output and error by name, after `k
 
 
 def keep_writing() -> None:
-    """Make printing never raise; call it first in a process of ours."""
-    for number in (0, 1, 2):  # otherwise the next opened file would take the place of a closed stream
+    """Make printing never raise; call it at the start of a process."""
+    for number in (0, 1, 2):  # otherwise the next file to be opened would replace a closed stream
         try:
             os.fstat(number)
         except OSError:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     for number, name in ((1, "stdout"), (2, "stderr")):
         before = getattr(sys, name)
-        is_unbuffered = getattr(before, "write_through", False)  # true of stderr
+        is_unbuffered = getattr(before, "write_through", False)  # True for stderr
         _streams[name] = _Stream(number, "w", closefd=False)
         after = io.TextIOWrapper(
             io.BufferedWriter(_streams[name]),
@@ -131,7 +131,7 @@ def keep_writing() -> None:
 
 
 def problem() -> str | None:
-    """Return why standard output could not be written, or None; a closed pipe, as of ``head``, is no problem."""
+    """Return why writing to standard output failed, or None; a closed pipe, as with ``head``, is not a problem."""
     if "stdout" not in _streams:
         return None
     sys.stdout.flush()

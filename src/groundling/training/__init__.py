@@ -1,1 +1,1 @@
-"""Runs: collecting, updating, checkpoints, tracking."""
+"""Training runs: the training loop, checkpoints and tracking."""

@@ -26,19 +26,19 @@ from groundling.worlds.protocols import RandomPlay, TrainingMeasures
 
 
 def world_of(config: Config, checkpoint: Path | None = None, suite: str | None = None) -> World:
-    """Return the config's world, which has loaded or started nothing yet; see `World.checkpoint` and `World.suite`."""
+    """Return the config's world without loading or starting anything; see `World.checkpoint` and `World.suite`."""
     device = config.device
     if config.model.device_map is not None and launched("LOCAL_WORLD_SIZE", 1) > 1 and device in ("auto", "cuda"):
-        device = f"cuda:{share_of_gpus()[0]}"  # the first of this process's share
+        device = f"cuda:{share_of_gpus()[0]}"  # the first GPU of this process's share
     return kind(config.world.id)(
         config.world, config.evaluation, config.reward, config.policy, config.seed, device, checkpoint, suite
     )
 
 
 def check_suits(policy: ComponentConfig, model: ModelConfig, algorithm: ComponentConfig, world: World) -> None:
-    """Raise `GroundlingError`, before anything is loaded, unless the sections of a config can be trained here."""
+    """Raise `GroundlingError`, before anything is loaded, if the sections of a config are incompatible."""
     if model.load_in_4bit and not model.lora:
-        raise ConfigError("model.load_in_4bit=true keeps weights that cannot be trained: give model.lora={r: 16} too")
+        raise ConfigError("model.load_in_4bit=true keeps weights that cannot be trained: also set model.lora={r: 16}")
     check_accepts(policy.id, world.spec)
     check_trains(algorithm.id, algorithm.args, policy.id, policy.args, world.spec)
     for name, one in provided(policies.get(policy.id)).items():
@@ -49,15 +49,13 @@ def check_suits(policy: ComponentConfig, model: ModelConfig, algorithm: Componen
     length = policy.args.get(
         "recurrence", getattr(factory, "recurrence", 1) if parameter is None else parameter.default
     )
-    if length > 0 and num_steps % length:  # the policy itself refuses others
-        raise ConfigError(
-            f"world.num_steps={num_steps} is no multiple of policy.args.recurrence={length}: make it one"
-        )
+    if length > 0 and num_steps % length:  # the policy itself rejects other values
+        raise ConfigError(f"world.num_steps={num_steps} must be a multiple of policy.args.recurrence={length}")
     offline = getattr(algorithms.get(algorithm.id), "offline", False)
     if not offline and world.reward.needs_model and not has_model(policy.id):
         part = f"reward.{world.reward.needs_model[0]}"
         raise ConfigError(
-            f"{part} reads the language model under training, and policy {policy.id!r} has none: set {part}.args.lm"
+            f"{part} uses the language model being trained, but policy {policy.id!r} has none: set {part}.args.lm"
         )
 
 
@@ -70,14 +68,14 @@ def make_policy(
     learns: bool = False,
     start: Path | None = None,
 ) -> Policy:
-    """Build a config's policy, as training starts or with the weights of the world's checkpoint.
+    """Build a config's policy, with its initial weights or those of the world's checkpoint.
     New weights (heads, random models) depend only on the config's seed. Some policies depend on the algorithm.
 
     Args:
         policy, model, algorithm: Sections of the config.
         world: The world of the same config.
-        learns: True if the policy will be trained; only then it has the reference of a KL penalty.
-        start: A checkpoint, such as a clone's, with the initial weights; None for those of ``model``.
+        learns: True if the policy will be trained; only then does it have the reference model of a KL penalty.
+        start: Checkpoint with the initial weights, such as a clone's. If None, those of ``model`` are used.
     """
     devices.configure()
     if learns:
@@ -86,7 +84,7 @@ def make_policy(
     check_accepts(policy.id, spec)
     roles = {one.role: name for name, one in provided(policies.get(policy.id)).items()}
     needs_values = getattr(algorithms.get(algorithm.id), "needs_values", True)
-    given: dict[str, Any] = {"language": spec.language, "critic": needs_values}  # by role; the config's come first
+    given: dict[str, Any] = {"language": spec.language, "critic": needs_values}  # by role; the config overrides them
     if "num_actions" in roles:
         given["num_actions"] = _num_actions(policy.args.get(roles["num_actions"]), policy.id, spec)
 
@@ -98,7 +96,7 @@ def make_policy(
         if "lm" in roles:
             given["lm"] = language_model(world.checkpoint or start)
         if "reference" in roles and learns and penalises(algorithm.id, algorithm.args):
-            # Without its new, untrained adapter the model is the reference.
+            # Without its new, untrained adapter, the model itself is the reference.
             is_base = start is None and bool(model.lora) and adapter_base(resolve(model.path)) is None
             given["reference"] = given["lm"] if is_base else language_model(start)
         adapts_values = policy.args.get("critic", needs_values) and policy.args.get("value") == "lora"
@@ -106,29 +104,29 @@ def make_policy(
             given["value_base"] = language_model(start)
         args = {roles[role]: value for role, value in given.items() if role in roles} | policy.args
         made = policies.create(policy.id, **args)
-    if "lm" not in roles:  # a language model is where it belongs already
+    if "lm" not in roles:  # a language model is already on its device
         made.to(find_device(world.device))
     if (checkpoint := world.checkpoint or start) is not None:
         made.load_weights(checkpoint)
     elif isinstance(made, ActionTextPolicy) and made.calibration:
         if not isinstance(world, RandomPlay):
-            raise ConfigError(f"{spec.name} has no random play to observe: leave policy.args.calibration out")
+            raise ConfigError(f"{spec.name} has no random play for calibration: remove policy.args.calibration")
         made.calibrate(world.random_play(made.calibration))
     return made
 
 
 def _num_actions(given: int | None, policy: str, spec: WorldSpec) -> int:
-    """Return the largest number of actions, for policies with one output for each; ``given`` is the config's."""
+    """Return the number of actions, for policies with one output per action; ``given`` is the config's value."""
     most = spec.num_actions
     if most is None:
         if given is None:
             raise ConfigError(
-                f"policy {policy!r} has an output for each action, of which {spec.name} has any number: set "
-                "policy.args.num_actions to the most"
+                f"policy {policy!r} has one output per action, but {spec.name} has a varying number: set "
+                "policy.args.num_actions to the maximum"
             )
         return given
     if given not in (None, most):
-        raise ConfigError(f"policy.args.num_actions={given}, and {spec.name} has {most}: leave it out")
+        raise ConfigError(f"policy.args.num_actions={given}, but {spec.name} has {most} actions: remove it")
     return most
 
 
@@ -136,12 +134,12 @@ def make_algorithm(algorithm: ComponentConfig, policy: Policy, processes: Proces
     """Build a config's algorithm, set up for ``policy`` and for the processes that share its work."""
     trained = [p for p in policy.parameters() if p.requires_grad]
     if not trained:
-        raise ConfigError(f"a {type(policy).__name__} has no weights to train: choose another policy.id")
+        raise ConfigError(f"a {type(policy).__name__} has no weights to train: choose a different policy.id")
     if rounded := {p.dtype for p in trained} - {torch.float32}:
         dtype = str(rounded.pop()).removeprefix("torch.")
         warnings.warn(
-            f"model.dtype={dtype} rounds away updates of less than about 0.4 % of a weight, as small learning rates "
-            "make them: keep float32 (GPUs compute in bfloat16 all the same) or train model.lora",
+            f"model.dtype={dtype} rounds away updates of less than about 0.4 % of a weight, as is usual with "
+            "small learning rates: keep float32 (GPUs still compute in bfloat16) or train an adapter (model.lora)",
             stacklevel=2,
         )
     made: Algorithm = algorithms.create(algorithm.id, **algorithm.args)
@@ -155,9 +153,9 @@ def _make_language_model(model: ModelConfig, seed: int, device: str, checkpoint:
 
     from groundling.lm import LanguageModel
 
-    transformers_logging.disable_progress_bar()  # it would interrupt the run's own
+    transformers_logging.disable_progress_bar()  # it would interfere with the run's own
     transformers_logging.set_verbosity_error()
-    # When peft imports it, it warns about a missing kernel from the hub.
+    # When peft imports bitsandbytes, it warns about a missing kernel from the hub.
     logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
     return LanguageModel.from_pretrained(
         checkpoint or model.path,
@@ -167,11 +165,11 @@ def _make_language_model(model: ModelConfig, seed: int, device: str, checkpoint:
         device=device,
         device_map=model.device_map,
         load_in_4bit=model.load_in_4bit,
-        lora=None if checkpoint else model.lora or None,  # a checkpoint brings its adapter
+        lora=None if checkpoint else model.lora or None,  # a checkpoint has its own adapter
         gradient_checkpointing=model.gradient_checkpointing,
         attention=model.attention,
         tokenizer=None if checkpoint else model.tokenizer,
-        revision=model.revision,  # also of the weights that a checkpoint's adapter stands on
+        revision=model.revision,  # also for the base model of a checkpoint's adapter
         trust_remote_code=model.trust_remote_code,
         max_prompt_tokens=model.max_prompt_tokens,
         add_special_tokens=model.add_special_tokens,
@@ -181,23 +179,23 @@ def _make_language_model(model: ModelConfig, seed: int, device: str, checkpoint:
 
 @dataclass(frozen=True)
 class DryRun:
-    """Figures of a dry run."""
+    """Results of a dry run."""
 
     device: str
     parameters: int
     trainable: int
     updates: int
     memory_bytes: int
-    """Weights (also a frozen reference's), gradients and Adam's two moments; without activations, which depend on the
-    micro-batch size, and without the models of metrics and rewards."""
+    """Weights (including those of a frozen reference), gradients and Adam's two moments. Not included are activations,
+    which depend on the micro-batch size, and the models of metrics and rewards."""
     seconds: float  # Extrapolated from a few steps and one gradient step
     prompt: str | None  # The first prompt, if the policy reads one
 
 
 def dry_run(config: Config) -> DryRun:
-    """Build everything, take a few steps and one optimizer step; write nothing and ask no judge."""
+    """Build everything, take a few steps and one optimizer step, without writing files or querying a judge."""
     check(config)
-    # Compilation is slower for so few steps.
+    # Compilation does not pay off for so few steps.
     config = config.model_copy(update={"model": config.model.model_copy(update={"compile": False})})
     world = world_of(config)
     policy = make_policy(config.policy, config.model, config.algorithm, world, learns=True)
@@ -212,7 +210,7 @@ def dry_run(config: Config) -> DryRun:
         world.check_measures(policy)
     generator = torch.Generator().manual_seed(config.seed)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".* episodes were not over after")  # in so few steps
+        warnings.filterwarnings("ignore", ".* episodes were not over after")  # after so few steps
         collector.collect(policy, generator=generator)  # warm-up
         started = time.monotonic()
         rollout, _ = collector.collect(policy, generator=generator)

@@ -1,5 +1,5 @@
-"""A run's folder: its lock, its configuration, and its checkpoints, which are complete or absent, verified by their
-manifest when read, and never unpickled.
+"""A run's folder: its lock, configuration and checkpoints. A checkpoint is either complete or absent, is verified
+against its manifest when read, and is never unpickled.
 """
 
 import fcntl
@@ -31,7 +31,7 @@ from groundling.io.documents import DocumentError, parse_json, read_object
 from groundling.io.files import LOCK, PARTIAL, locked, new_folder, share_mode, sync, write_atomically
 from groundling.training.tracking import read_metrics
 
-_NUMPY_WORDS = 624  # Length of the state of NumPy's legacy generator, a Mersenne Twister
+_NUMPY_WORDS = 624  # State size of NumPy's legacy generator, a Mersenne Twister
 
 
 def save_random_states(generators: dict[str, torch.Generator], path: Path) -> None:
@@ -40,16 +40,16 @@ def save_random_states(generators: dict[str, torch.Generator], path: Path) -> No
     tensors["torch"] = torch.get_rng_state()
     for i, state in enumerate(torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []):
         tensors[f"cuda.{i}"] = state
-    _, keys, *rest = np.random.get_state()  # noqa: NPY002 - users' components may draw from it
+    _, keys, *rest = np.random.get_state()  # noqa: NPY002 - users' components may use it
     version, words, gauss = random.getstate()
     tensors["numpy"] = torch.from_numpy(np.array(keys, dtype=np.int64))
     tensors["python"] = torch.tensor(words, dtype=torch.int64)
-    # One entry, because safetensors writes several in any order: equal states give equal files.
+    # A single entry, because safetensors writes several in arbitrary order; equal states must give equal files.
     save_file(tensors, path, metadata={"others": json.dumps({"numpy": rest, "python": [version, gauss]})})
 
 
 def load_random_states(generators: dict[str, torch.Generator], path: Path) -> None:
-    """Read the states that `save_random_states` wrote; raise `ValueError` for a bad position, which NumPy takes."""
+    """Load states from `save_random_states`; raise `ValueError` for a bad position, which NumPy would accept."""
     tensors = load_file(path)
     with safe_open(path, framework="pt") as file:
         others = parse_json((file.metadata() or {})["others"], str(path))
@@ -67,21 +67,21 @@ def load_random_states(generators: dict[str, torch.Generator], path: Path) -> No
     random.setstate((version, tuple(tensors["python"].tolist()), gauss))
 
 
-MANIFEST = "manifest.json"  # Sizes and hashes of the files of a checkpoint, or of a published policy
-_ATTEMPTS = 20  # Listings of a folder whose checkpoints a run in training keeps deleting
+MANIFEST = "manifest.json"  # File sizes and hashes of a checkpoint or a published policy
+_ATTEMPTS = 20  # Maximum attempts to read checkpoints that a training run keeps deleting
 
 
 def save(folder: Path, update: int, write: Callable[[Path], None], keep: int) -> Path:
-    """Write the checkpoint ``folder/NNNNNN``, complete or not at all (`RunError`), and keep the latest ones."""
+    """Write the checkpoint ``folder/NNNNNN`` atomically or raise `RunError`; delete all but the latest ``keep``."""
     target = folder / f"{update:06d}"
     try:
-        shutil.rmtree(target, ignore_errors=True)  # a broken one; a complete one would have been resumed from
+        shutil.rmtree(target, ignore_errors=True)  # it is broken: a complete one would have been resumed
         with new_folder(target) as partial:
             write(partial)
             seal(partial)
     except (OSError, SafetensorError) as error:
         raise RunError(
-            f"could not write checkpoint {target}: {error}; what was written before is intact: free some space and run "
+            f"could not write checkpoint {target}: {error}; earlier checkpoints are intact: free some space and run "
             "the same command again to resume from the last checkpoint"
         ) from error
     _delete_old(folder, update, keep)
@@ -89,16 +89,16 @@ def save(folder: Path, update: int, write: Callable[[Path], None], keep: int) ->
 
 
 class Hold:
-    """A shared lock on a checkpoint during the life of this object, which keeps a run in training from deleting it."""
+    """A shared lock on a checkpoint that stops a training run from deleting it while this object exists."""
 
     def __init__(self, path: Path) -> None:
         self._file: IO[bytes] | None = None
         try:
             self._file = (path / MANIFEST).open("rb")
             fcntl.flock(self._file, fcntl.LOCK_SH)
-            # False if the run has deleted the checkpoint already.
+            # False if the run has already deleted the checkpoint.
             self.exists = os.path.samestat((path / MANIFEST).stat(), os.fstat(self._file.fileno()))
-        except OSError:  # no manifest, unreadable, or no locks: `find_problem` decides
+        except OSError:  # no manifest, not readable, or no locks: left to `find_problem`
             self.exists = path.exists()
 
     def __del__(self) -> None:
@@ -107,31 +107,31 @@ class Hold:
 
 
 def latest(folder: Path, warn: Callable[[str], None]) -> Path | None:
-    """Return the latest complete checkpoint of a run that is not in training; otherwise as `hold_latest`."""
+    """Return a run's latest complete checkpoint like `hold_latest`, but without a lock, for runs not in training."""
     found = hold_latest(folder, warn)
     return None if found is None else found[0]
 
 
 def hold_latest(folder: Path, warn: Callable[[str], None]) -> tuple[Path, Hold] | None:
-    """Return the latest complete checkpoint of a run and a lock on it, or None; `RunError` if all are broken."""
+    """Return a run's latest complete checkpoint and a lock on it, if any; raise `RunError` if all are broken."""
     for _ in range(_ATTEMPTS):
         # A listing can miss a checkpoint that is renamed into place while an older one is deleted.
         checkpoints = list_checkpoints(folder) or list_checkpoints(folder)
         for path in reversed(checkpoints):
             hold = Hold(path)
             problem = find_problem(path)
-            if not (hold.exists and path.exists()):  # deleted meanwhile, so there is a newer one
+            if not (hold.exists and path.exists()):  # deleted in the meantime, so there is a newer one
                 break
             if problem is None:
                 return path, hold
-            warn(f"checkpoint {path} is broken ({problem}); trying the one before it")
+            warn(f"checkpoint {path} is broken ({problem}); trying the previous one")
         else:
             if not checkpoints:
                 return None
             names = ", ".join(path.name for path in checkpoints)
-            raise RunError(f"{folder} holds no complete checkpoint, only broken ones ({names}): restore one")
+            raise RunError(f"{folder} contains only broken checkpoints ({names}): restore one from a backup")
     raise RunError(
-        f"the run in training deleted the checkpoints of {folder} while they were read, {_ATTEMPTS} times in a row: "
+        f"the training run deleted the checkpoints in {folder} while they were being read, {_ATTEMPTS} times: "
         "try again, or train with a larger training.keep_checkpoints"
     )
 
@@ -143,7 +143,7 @@ def list_checkpoints(folder: Path) -> list[Path]:
 
 
 def seal(folder: Path) -> None:
-    """Flush the files of a folder to the disk, and last a manifest with their sizes and hashes."""
+    """Write a manifest with the sizes and hashes of a folder's files, and flush everything to disk."""
     files = sorted(p for p in folder.rglob("*") if p.is_file())
     manifest = {p.relative_to(folder).as_posix(): {"bytes": p.stat().st_size, "sha256": _hash(p)} for p in files}
     write_json(folder / MANIFEST, manifest)
@@ -154,43 +154,43 @@ def seal(folder: Path) -> None:
 
 
 def find_problem(folder: Path) -> str | None:
-    """Return the reason why a checkpoint is broken, or None if complete; `RunError` if it may not be read."""
+    """Return why a checkpoint is broken, or None if it is complete; raise `RunError` if permission is denied."""
     try:
         manifest = read_object(folder / MANIFEST)
         if "run.json" not in manifest:
             return f"{MANIFEST} does not list run.json"
         for name, expected in manifest.items():
             status = (folder / name).stat()
-            # Reading a device would never end, and files elsewhere may change.
+            # Reading a device would never end, and files outside the checkpoint may change.
             if Path(name).is_absolute() or ".." in Path(name).parts or not stat.S_ISREG(status.st_mode):
                 return f"{MANIFEST} names {name!r:.80}, which is not a file of this checkpoint"
             if status.st_size != expected["bytes"]:
                 return f"{name} has {status.st_size} bytes instead of {expected['bytes']}"
             if _hash(folder / name) != expected["sha256"]:
-                return f"{name} is not what was written"
+                return f"{name} has changed since it was written"
     except FileNotFoundError as error:
         return f"{Path(error.filename or '').name} is missing"
     except PermissionError as error:
-        raise RunError(f"{error.filename} is not readable by you: ask its owner for permission") from error
+        raise RunError(f"you are not allowed to read {error.filename}: ask its owner for permission") from error
     except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
         return f"{MANIFEST} cannot be read: {error}"
     return None
 
 
 def digest_of(folder: Path) -> str:
-    """Return the SHA-256 of a checkpoint's files except ``run.json``, which has times: equal runs, equal digests."""
+    """Return the SHA-256 of a checkpoint's files except ``run.json``, which has timings, so that equal runs agree."""
     manifest = read_object(folder / MANIFEST)
     files = {name: entry["sha256"] for name, entry in manifest.items() if name != "run.json"}
     return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of the packages on which a run's figures depend."""
+    """Return the versions of the packages that affect a run's results."""
     return {package: version(package) for package in ("groundling", "torch", "transformers")}
 
 
 def step_of(folder: Path) -> int:
-    """Return the number of steps before a checkpoint of a run or of a distillation, which counts epochs."""
+    """Return the number of steps before a checkpoint of a run or a distillation."""
     return int(counters_of(folder, ("step",))["step"])
 
 
@@ -200,7 +200,7 @@ def counters_of(folder: Path, needed: Sequence[str] = ("update", "step")) -> dic
 
 
 def check_counters(counters: Any, needed: Sequence[str] = ("update", "step")) -> dict[str, Any]:
-    """Return counters; raise `ValueError` unless they are counts by name and include the ``needed`` ones."""
+    """Return the counters; raise `ValueError` unless they are counts by name, including the ``needed`` ones."""
     if not isinstance(counters, dict) or not set(needed) <= counters.keys():
         raise ValueError(f"counters={counters!r:.80} lack {' and '.join(needed)}")
     for name, value in counters.items():
@@ -210,7 +210,7 @@ def check_counters(counters: Any, needed: Sequence[str] = ("update", "step")) ->
 
 
 def is_last(folder: Path, steps: int, epochs: int | None) -> bool:
-    """Return True if a run of this length, in epochs or else in steps, was complete at a checkpoint."""
+    """Return True if a run of this length (in epochs if set, else in steps) was complete at a checkpoint."""
     length = length_of(folder)
     if epochs is not None:
         return length is not None and length["epochs"] == epochs and step_of(folder) >= length["steps"]
@@ -218,7 +218,7 @@ def is_last(folder: Path, steps: int, epochs: int | None) -> bool:
 
 
 def length_of(folder: Path) -> dict[str, int] | None:
-    """Return ``epochs`` and ``steps`` of a checkpoint's run, or None if its length is not in epochs, or unreadable."""
+    """Return ``epochs`` and ``steps`` of a checkpoint's run, or None if its length is unreadable or not in epochs."""
     try:
         length = read_object(folder / "run.json")["length"]
         return {"epochs": max(1, int(length["epochs"])), "steps": int(length["steps"])}
@@ -228,7 +228,7 @@ def length_of(folder: Path) -> dict[str, int] | None:
 
 @contextmanager
 def fitting(folder: Path, name: str) -> Iterator[None]:
-    """Turn any failure to read a file of a checkpoint, which another run may have sealed, into a `RunError`."""
+    """Convert any failure to read a checkpoint's file, which may be from a different run, into a `RunError`."""
     try:
         yield
     except Exception as error:
@@ -237,14 +237,14 @@ def fitting(folder: Path, name: str) -> Iterator[None]:
             raise
         cause = str(error) if isinstance(error, ValueError | RuntimeError) else repr(error)
         raise RunError(
-            f"the checkpoint {folder} does not belong to this run: {name} does not fit "
+            f"the checkpoint {folder} does not belong to this run: {name} does not match "
             f"({' '.join(cause.split())[:300]}); restore the run's own checkpoint, or delete this one to resume from "
-            "the one before it"
+            "the previous one"
         ) from error
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write JSON; floats are read back to the last bit."""
+    """Write JSON, from which floats are read back exactly."""
     path.write_text(json.dumps(content), encoding="utf-8")
 
 
@@ -260,7 +260,7 @@ def _hash(path: Path) -> str:
 
 
 def _delete_old(folder: Path, update: int, keep: int) -> None:
-    """Delete checkpoints before the last ``keep`` and after ``update``, except those that are held (`Hold`)."""
+    """Delete checkpoints after ``update`` and, unless held (`Hold`), all but the last ``keep`` of the others."""
     checkpoints = list_checkpoints(folder)
     earlier = [path for path in checkpoints if int(path.name) <= update]
     for path in earlier[:-keep]:
@@ -276,35 +276,35 @@ def _delete_old(folder: Path, update: int, keep: int) -> None:
 
 
 def _delete(path: Path) -> None:
-    # Renamed first, so that a kill leaves no half-deleted checkpoint under a valid name.
+    # Rename it first, so that a killed process leaves no half-deleted checkpoint under a valid name.
     doomed = path.rename(path.with_name(f"{PARTIAL}-{path.name}"))
     shutil.rmtree(doomed, ignore_errors=True)
 
 
-SETTINGS_FILE = "config.yaml"  # In a run's folder: its whole configuration
+SETTINGS_FILE = "config.yaml"  # A run's complete configuration, in its folder
 DEMONSTRATIONS, CLONE = "demonstrations", "clone"
-"""Folders of a run that clones first: the dataset, and the run of the clone."""
+"""Folders of a run that starts with cloning: the dataset, and the clone's own run."""
 
 
 @contextmanager
 def open_run(folder: Path, settings: Mapping[str, Any]) -> Iterator[Path]:
-    """Create or reopen a run's folder, and lock it; a folder of a run that is refused at once is removed again."""
+    """Create or reopen a run's folder and lock it; a new folder is removed again if the run is rejected."""
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
-    with locked(folder / LOCK, f"is training in {folder}", "set run_dir to another folder"):
+    with locked(folder / LOCK, f"is training in {folder}", "set run_dir to a different folder"):
         try:
             _check_settings(folder, settings)
             yield folder
         except GroundlingError:
             if missing and not (folder / SETTINGS_FILE).exists():
                 shutil.rmtree(folder, ignore_errors=True)
-                with suppress(OSError):  # another run may be there by now
+                with suppress(OSError):  # another run may have been created there by now
                     for path in missing[1:]:
                         path.rmdir()
             raise
 
 
 def _check_settings(folder: Path, settings: Mapping[str, Any]) -> None:
-    """Raise `ConfigError` if the folder belongs to a run with other settings that affect its result."""
+    """Raise `ConfigError` if the folder belongs to a run with different settings that affect its results."""
     path = folder / SETTINGS_FILE
     rows = read_metrics(folder)
     if not rows and not (folder / "checkpoints").exists():
@@ -347,4 +347,4 @@ def write_settings(folder: Path, settings: Mapping[str, Any]) -> None:
     try:
         write_atomically(path, OmegaConf.to_yaml(OmegaConf.create(dict(settings))))
     except OSError as error:
-        raise RunError(f"cannot write {path}: {error}; free some space or set run_dir to another") from error
+        raise RunError(f"cannot write {path}: {error}; free some space or set a different run_dir") from error

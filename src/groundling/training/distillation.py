@@ -1,4 +1,4 @@
-"""Distillation as a run: a folder with metrics and checkpoints, resumed from its last epoch."""
+"""Distil a reward model in a folder with metrics and checkpoints, from which an interrupted run resumes."""
 
 import hashlib
 import json
@@ -34,44 +34,44 @@ _CONFIG = "config.json"
 
 @dataclass
 class DistillationConfig:
-    """Settings of `groundling distill`; defaults are those of Motif's command."""
+    """Settings of `groundling distill`; the defaults are those of Motif's command."""
 
     learning_rate: Annotated[float, Gt(0), Lt(math.inf)] = 1e-5
-    """Adam's step size for half a million pairs; for ten thousand pairs 1e-3 to 1e-4 is better."""
+    """Adam's learning rate. The default is for half a million pairs; for ten thousand, 1e-4 to 1e-3 works better."""
     batch_size: Annotated[int, Gt(0)] = 1024  # Pairs per optimizer step
     epochs: Annotated[int, Gt(0)] = 10  # Passes over all training pairs
     validation_fraction: Annotated[float, Ge(0), Lt(1)] = 0.2
-    """Share of held-out pairs; a pair of captions is never in both sets."""
-    seed: Annotated[int, Ge(0), Lt(2**31)] = 0  # Of the split, the weights and the order of the pairs
-    dataset: str = ""  # Folder of the preference pairs
-    preferences: str = ""  # Name of the annotator
+    """Fraction of pairs held out for validation; a pair of captions is never in both sets."""
+    seed: Annotated[int, Ge(0), Lt(2**31)] = 0  # For the split, the initial weights and the order of the pairs
+    dataset: str = ""  # Folder with the preference pairs
+    preferences: str = ""  # Name of the annotator whose labels are used
     model: ComponentConfig = field(default_factory=lambda: ComponentConfig(id="motif"))
-    """The reward model, by its id and arguments."""
+    """The reward model's id and arguments."""
     device: Annotated[str, MayChangeOnResume] = "auto"  # cpu, cuda, or auto for an accelerator if there is one
-    keep_checkpoints: Annotated[int, Ge(1), MayChangeOnResume] = 1  # Number of the latest checkpoints that are kept
+    keep_checkpoints: Annotated[int, Ge(1), MayChangeOnResume] = 1  # Number of latest checkpoints to keep
 
     def __post_init__(self) -> None:
         check_bounds(self, "")
 
 
 def read_pairs(config: DistillationConfig) -> TrainingPairs:
-    """Read the dataset's annotated pairs; `ConfigError` if there are none, or nothing is preferred."""
+    """Read the dataset's annotated pairs; raise `ConfigError` if there are no preferences."""
     pairs, name = open_pairs(config.dataset), config.preferences
     return TrainingPairs.of(pairs.segments(), pairs.preferences(name), pairs.soft_preferences(name))
 
 
 def distill(config: DistillationConfig, output: Path, console: Console, warn: Callable[[str], None]) -> dict[str, Any]:
-    """Train, or resume, the reward model of ``config`` in ``output``; return the last epoch's figures."""
+    """Train or resume the reward model of ``config`` in ``output``; return the last epoch's metrics."""
     pairs = read_pairs(config)
     is_other = output.is_dir() and any(path.name != LOCK for path in output.iterdir())
     if (output.exists() and not output.is_dir()) or (is_other and not (output / _CONFIG).exists()):
-        raise ConfigError(f"{output} holds something else: name a new folder for the reward model")
+        raise ConfigError(f"{output} is not the folder of a distillation: choose a new folder for the reward model")
     with locked(output / LOCK, f"is distilling into {output}"):
         _write_config(output, config, pairs)
         run = DistillationRun(config, pairs, output, warn)
         console.print(
-            f"{len(run.train):,} pairs to train on, {len(run.validation):,} to validate on; "
-            f"{len(pairs.captions):,} distinct captions of {int((pairs.indices >= 0).sum()):,}",
+            f"{len(run.train):,} training pairs, {len(run.validation):,} validation pairs; "
+            f"{len(pairs.captions):,} distinct captions out of {int((pairs.indices >= 0).sum()):,}",
             highlight=False,
         )
         row = run.loop(console)
@@ -97,8 +97,7 @@ class DistillationRun:
             if latest is None
             else load_reward_model(latest, device)
         )
-        # A table is fitted in one pass.
-        self.epochs = 1 if isinstance(self.model, TableRewardModel) else config.epochs
+        self.epochs = 1 if isinstance(self.model, TableRewardModel) else config.epochs  # a table needs one
         trainable = [p for p in self.model.parameters() if p.requires_grad]
         self.optimizer = torch.optim.Adam(trainable, lr=config.learning_rate) if trainable else None
         if latest is not None:
@@ -133,7 +132,7 @@ class DistillationRun:
         return self.row
 
     def epoch(self, on_batch: Callable[[int], None]) -> dict[str, Any]:
-        """Train on each pair once; return the figures of the epoch."""
+        """Train on each pair once; return the epoch's metrics."""
         started, counters = time.monotonic(), self.counters
         if isinstance(self.model, TableRewardModel):
             self.model.fit(self.train)
@@ -160,7 +159,7 @@ class DistillationRun:
         }
 
     def about(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Return the settings and figures that are saved with the model."""
+        """Return the settings and metrics that are saved with the model."""
         figures = {
             key: None if isinstance(value, float) and math.isnan(value) else value
             for key, value in row.items()
@@ -211,7 +210,7 @@ def _as_dict(config: DistillationConfig) -> dict[str, Any]:
 
 
 def _write_config(folder: Path, config: DistillationConfig, pairs: TrainingPairs) -> None:
-    """Write the configuration; raise `ConfigError` if the folder belongs to other settings or other pairs."""
+    """Write the configuration; raise `ConfigError` if the folder has different settings or pairs."""
     path = folder / _CONFIG
     digest = hashlib.sha256(json.dumps(pairs.captions).encode())
     for tensor in (pairs.indices, pairs.targets):
@@ -226,10 +225,10 @@ def _write_config(folder: Path, config: DistillationConfig, pairs: TrainingPairs
             if present.get(key) != wanted.get(key) and MayChangeOnResume not in facts.get(key, ())
         ]
         if different:
-            raise ConfigError(f"{folder} holds a reward model of {', '.join(different)}: name a new folder")
+            raise ConfigError(f"{folder} holds a reward model with {', '.join(different)}: choose a new folder")
     write_atomically(path, json.dumps(wanted, indent=1) + "\n")
 
 
 def has_accuracy(row: dict[str, Any]) -> bool:
-    """Return True if an epoch's figures have an accuracy: pairs are held out, and not all are ties."""
+    """Return True if an epoch's metrics include an accuracy: some held-out pairs are not ties."""
     return not math.isnan(row.get("validation_accuracy", math.nan))

@@ -29,12 +29,12 @@ from groundling.runtime.processes import Processes, in_parts
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, keep: bool = True) -> dict[str, torch.Tensor]:
-    """Return the tensors, named ``<parameter>.<name>``, if ``keep``; all processes must call it to gather shards."""
+    """Return the state's tensors by ``<parameter>.<name>``, empty unless ``keep``; all processes must call it."""
     refused = f"the optimizer {type(optimizer).__name__} cannot be saved in a checkpoint, unlike torch.optim.AdamW"
     tensors = {}
     for index, entry in optimizer.state_dict()["state"].items():
         if not isinstance(index, int):
-            raise RunError(f"{refused}: its state is also of {index!r:.80}, expected of parameters alone")
+            raise RunError(f"{refused}: its state has an entry {index!r:.80}, expected only entries of parameters")
         for name, value in entry.items():
             if not isinstance(value, torch.Tensor):
                 raise RunError(f"{refused}: its {name} is of type {type(value).__name__}, expected a tensor")
@@ -49,14 +49,14 @@ def changed_settings(optimizer: torch.optim.Optimizer, initial: Sequence[Mapping
     refused = f"the optimizer {type(optimizer).__name__} cannot be saved in a checkpoint"
     now = settings_of(optimizer)
     if len(now) != len(initial):
-        raise RunError(f"{refused}: it was created with {len(initial)} parameter groups and has {len(now)}")
+        raise RunError(f"{refused}: it was created with {len(initial)} parameter groups and now has {len(now)}")
     changed = [
         {key: value for key, value in group.items() if key not in before or value != before[key]}
         for group, before in zip(now, initial, strict=True)
     ]
     for group, values, before in zip(optimizer.param_groups, changed, initial, strict=True):
         for key, value in values.items():
-            # A tensor can be restored only in the place of a tensor.
+            # A tensor can only be restored if the new optimizer has a tensor there, too.
             plain = value if key in before else group[key]
             try:
                 is_kept = json.loads(json.dumps(plain)) == plain
@@ -64,8 +64,8 @@ def changed_settings(optimizer: torch.optim.Optimizer, initial: Sequence[Mapping
                 is_kept = False
             if not is_kept:
                 raise RunError(
-                    f"{refused}: {key} of a parameter group is of type {type(group[key]).__name__}, expected a number, "
-                    "a text or a list of them; set it when the optimizer is created"
+                    f"{refused}: {key} of a parameter group is of type {type(group[key]).__name__}, expected a "
+                    "number, a string or a list of these; set it when creating the optimizer"
                 )
     return changed
 
@@ -76,13 +76,13 @@ def save_optimizer(tensors: dict[str, torch.Tensor], settings: Sequence[Mapping[
     for key in sorted(tensors):
         index, _, name = key.partition(".")
         moments.setdefault(index, []).append(name)
-    # One entry, because safetensors writes several in any order: equal states give equal files.
+    # A single entry, because safetensors writes several in arbitrary order; equal states must give equal files.
     written = json.dumps({"moments": moments, "settings": settings})
     save_file(tensors, path, metadata={"optimizer": written})
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, path: Path) -> None:
-    """Read what `save_optimizer` wrote into an optimizer of the same configuration; `ValueError` if of another."""
+    """Load what `save_optimizer` wrote; raise `ValueError` if the optimizer's configuration differs."""
     with safe_open(path, framework="pt") as file:
         written = parse_json((file.metadata() or {})["optimizer"], str(path))
     parameters = {str(i): p for i, p in enumerate(p for group in optimizer.param_groups for p in group["params"])}
@@ -107,7 +107,7 @@ def load_optimizer(optimizer: torch.optim.Optimizer, path: Path) -> None:
 
 
 def _restored(value: Any, present: Any) -> Any:
-    """Convert a setting from a checkpoint to the type of the present value, or raise `ValueError`."""
+    """Convert a setting from a checkpoint to the type of the current value, or raise `ValueError`."""
     if isinstance(present, Mapping) and isinstance(value, Mapping):
         return {key: _restored(item, present[key]) if key in present else item for key, item in value.items()}
     if isinstance(present, torch.Tensor):
@@ -121,30 +121,30 @@ def _restored(value: Any, present: Any) -> Any:
 
 
 def shard(model: ModelConfig, algorithm: str, policy: Policy, processes: Processes) -> Shards:
-    """Shard the layers of a policy over the processes of a run, before its optimizer is created."""
+    """Shard the layers of a policy across the processes of a run, before its optimizer is created."""
     if not hasattr(FSDPModule, "reset_iter_state"):
         raise ConfigError(f"model.fsdp=true needs a newer PyTorch than {torch.__version__}: install 2.13")
     if not isinstance(policy, TokenPolicy):
-        raise ConfigError(f"model.fsdp=true is for policies that write, and {type(policy).__name__} chooses actions")
+        raise ConfigError(f"model.fsdp=true needs a text-generating policy: {type(policy).__name__} chooses actions")
     if algorithm == "trpo":
-        raise ConfigError("model.fsdp=true: trpo takes second derivatives, which sharded layers do not give")
+        raise ConfigError("trpo needs second derivatives, which sharded layers do not provide: remove model.fsdp")
     for name, value in {"load_in_4bit": False, "compile": False, "device_map": None}.items():
         if (given := getattr(model, name)) != value:
-            raise ConfigError(f"model.fsdp=true excludes model.{name}={given}: leave one of them out")
+            raise ConfigError(f"model.fsdp=true cannot be combined with model.{name}={given}: remove one of them")
     return Shards(policy, processes)
 
 
 class Shards:
     """The sharded layers of a policy's language models (PyTorch's `fully_shard`; ZeRO, arXiv 1910.02054).
     While the policy learns, a layer's weights are gathered only while it computes, and gradients and optimizer states
-    stay sharded. At all other times the weights are whole, because the processes write texts of different lengths, and
-    the main process measures and saves alone. Parameters outside the layers (embeddings, heads, …) are not sharded.
+    stay sharded. At all other times the weights are whole, because the processes generate texts of different lengths,
+    and only the main process evaluates and saves. Parameters outside the layers (embeddings, heads, …) stay whole.
     """
 
     def __init__(self, policy: TokenPolicy, processes: Processes) -> None:
         mesh = init_device_mesh(policy.device.type, (processes.size,))
-        # PyTorch keeps meshes for ever, and a mesh keeps its process group, which must be freed at exit (see
-        # `Processes.join`). The registry is private: without one there is nothing to clear.
+        # PyTorch never frees meshes, and a mesh keeps its process group alive, which must be freed at exit (see
+        # `Processes.join`). The registry is private; if it does not exist, there is nothing to clear.
         atexit.register(getattr(mesh, "_pg_registry", {}).clear)
         self._layers: list[FSDPModule] = []
         self._used: set[FSDPModule] = set()
@@ -153,7 +153,7 @@ class Shards:
             inside = {p for layer in layers for p in layer.parameters()}
             outside = {p for p in lm.model.parameters() if p not in inside}
             self._layers += [fully_shard(layer, mesh=mesh) for layer in layers]
-            # The stacks, too, so that the next layer's weights are fetched while a layer computes.
+            # Also shard the stacks, so that the next layer's weights are fetched while a layer computes.
             for stack in [lm.model.get_decoder(), *([lm.model.get_encoder()] if lm.is_encoder_decoder else [])]:
                 fully_shard(stack, mesh=mesh, ignored_params=outside)
                 stack.register_forward_pre_hook(lambda stack, _: self._used.add(stack))
@@ -164,7 +164,7 @@ class Shards:
 
     @contextmanager
     def sharded(self) -> Iterator[None]:
-        """Keep the weights sharded during a block in which all processes run the layers in step."""
+        """Keep the weights sharded during a block in which all processes run the layers in lockstep."""
         for stack in self._used:
             # A stack prefetches in the order of its last pass, which the main process may have run alone.
             stack.reset_iter_state()
@@ -173,13 +173,13 @@ class Shards:
             layer.set_reshard_after_forward(True)
             layer.reshard()
         with warnings.catch_warnings():
-            # A view must not be written in place; nothing here does.
+            # A view must not be modified in place; nothing here does so.
             warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
             yield
         self.gather()
 
     def gather(self) -> None:
-        """Make the weights whole until the next `sharded` block."""
+        """Gather the full weights until the next `sharded` block."""
         for layer in self._layers:
             layer.set_reshard_after_forward(False)
             layer.unshard()
@@ -195,5 +195,5 @@ def _layers_of(model: PreTrainedModel) -> list[nn.Module]:
         places.setdefault(parameter, set()).add(within)
     if not layers or any(len(holders) > 1 for holders in places.values()):
         problem = "its layers share weights" if layers else "Transformers does not name its layers"
-        raise ConfigError(f"model.fsdp=true cannot shard {type(model).__name__}: {problem}; leave model.fsdp out")
+        raise ConfigError(f"model.fsdp=true cannot shard {type(model).__name__}: {problem}; remove model.fsdp")
     return list(layers.values())

@@ -1,4 +1,4 @@
-"""A run's figures and samples by update: JSON Lines, TensorBoard, Weights & Biases, Trackio."""
+"""Log a run's metrics and samples by update to JSON Lines, TensorBoard, Weights & Biases and Trackio."""
 
 import importlib
 import json
@@ -29,9 +29,9 @@ from groundling.policies.policy import Policy
 from groundling.worlds.episode import Episode
 from groundling.worlds.world import Collector
 
-METRICS = "metrics.jsonl"  # In a run's folder: its figures by update
-_SAMPLED_UPDATES = 50  # Updates with samples, besides the first
-_SAMPLES = 4  # Samples of an update
+METRICS = "metrics.jsonl"  # A run's metrics by update, in its folder
+_SAMPLED_UPDATES = 50  # Number of updates with samples, in addition to the first
+_SAMPLES = 4  # Samples per update
 
 
 def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
@@ -39,9 +39,9 @@ def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
 
 
 class Tracker:
-    """Append to ``metrics.jsonl`` and ``tensorboard/``, after the update from which a run resumes.
-    Both are on the disk when a method returns; earlier event files count only before the next step. PyTorch's
-    ``SummaryWriter`` writes from a thread, up to two minutes later, and never reports a full disk.
+    """Append to ``metrics.jsonl`` and ``tensorboard/`` after the update from which a run resumes.
+    Both are on disk when a method returns. TensorBoard ignores steps of earlier files that are repeated. PyTorch's
+    ``SummaryWriter`` would write from a thread, up to two minutes later, and never report a full disk.
     """
 
     def __init__(self, run_dir: Path, update: int) -> None:
@@ -58,14 +58,14 @@ class Tracker:
         self._add(Event(step=next_step, session_log=SessionLog(status=SessionLog.START)))
 
     def log(self, row: dict[str, Any]) -> None:
-        """Write the figures of one update; NaN and infinity, which JSON lacks, become null."""
+        """Log the metrics of one update; NaN and infinity, which JSON does not support, become null."""
         clean = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
         self._rows.append(clean)
         figures = {k: v for k, v in clean.items() if v is not None and k not in ("update", "step")}
         self.log_validation(figures, row["update"], row["step"])
 
     def log_validation(self, figures: Mapping[str, float], update: int, step: int) -> None:
-        """Write figures to TensorBoard alone."""
+        """Write metrics to TensorBoard only."""
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
 
@@ -85,7 +85,7 @@ class Tracker:
 
 
 class SampleLog:
-    """Write samples of some rollouts, evenly spread over the steps, to the run's ``samples/train.jsonl``."""
+    """Write samples of some rollouts, evenly spaced over the steps, to the run's ``samples/train.jsonl``."""
 
     def __init__(self, collector: Collector, run_dir: Path, update: int, num_steps: int) -> None:
         self._collector, self._num_steps = collector, num_steps
@@ -94,7 +94,7 @@ class SampleLog:
         self._last_step = 0 if self._rows is None else self._rows.last_step
 
     def log(self, row: dict[str, Any]) -> None:
-        """Write samples of the update whose figures are ``row``, if one is due."""
+        """Write samples of the update whose metrics are ``row``, if they are due."""
         points = [_SAMPLED_UPDATES * step // self._num_steps for step in (self._last_step, row["step"])]
         if self._last_step and points[0] == points[1]:
             return
@@ -107,7 +107,7 @@ class SampleLog:
 
 
 class OnlineLog:
-    """Log figures to a run of Weights & Biases or Trackio, at the number of their update."""
+    """Log metrics to a Weights & Biases or Trackio run, with the update as the step."""
 
     def __init__(self, run: Any, step_key: str = "step") -> None:
         self._run, self._step_key = run, step_key
@@ -124,15 +124,15 @@ class OnlineLog:
 
 
 def wandb_log(project: str, name: str, config: dict[str, Any], run_dir: Path) -> OnlineLog:
-    """Log to one run of Weights & Biases, whose id ``wandb.json`` keeps; ``config`` is sent: `shareable` it first."""
+    """Log to a Weights & Biases run, whose ID is in ``wandb.json``; ``config`` is uploaded, so redact it first."""
     wandb, path = _client("wandb", project), run_dir / "wandb.json"
     if not path.exists():
         write_atomically(path, json.dumps({"id": uuid.uuid4().hex}) + "\n")
     try:
         id = str(read_object(path, SETTINGS)["id"])
     except (ValueError, KeyError) as error:
-        raise RunError(f"{path} names no run of Weights & Biases ({error}): delete it") from error
-    # By default it sends the command with its paths, this machine's name, and every printed line.
+        raise RunError(f"{path} contains no Weights & Biases run ID ({error}): delete it") from error
+    # By default, wandb uploads the command line with its paths, the host name, and all printed output.
     private = wandb.Settings(x_disable_meta=True, disable_git=True, disable_code=True, console="off", host="")
     return OnlineLog(
         wandb.init(project=project, name=name, config=config, dir=run_dir, id=id, resume="allow", settings=private)
@@ -140,12 +140,12 @@ def wandb_log(project: str, name: str, config: dict[str, Any], run_dir: Path) ->
 
 
 def trackio_log(project: str, name: str, config: dict[str, Any]) -> OnlineLog:
-    """Log to Trackio, under a name that a resumed run continues; ``config`` may be sent: `shareable` it first."""
-    # By default it also logs the load of the whole machine.
+    """Log to a Trackio run, which is resumed by its name; ``config`` may be uploaded, so redact it first."""
+    # By default, Trackio also logs the load of the whole machine.
     run = _client("trackio", project).init(
         project=project, name=name, config=config, resume="allow", embed=False, auto_log_gpu=False, auto_log_cpu=False
     )
-    return OnlineLog(run, step_key="steps")  # "step" is Trackio's own key
+    return OnlineLog(run, step_key="steps")  # "step" is reserved by Trackio
 
 
 def _client(name: str, project: str) -> Any:
@@ -165,17 +165,17 @@ class Counters:
     step: int = 0
     episodes: int = 0
     seconds: float = 0.0
-    low_entropy_updates: int = 0  # Consecutive ones below ``world.entropy_floor`` in which episodes failed
+    low_entropy_updates: int = 0  # Consecutive updates below ``world.entropy_floor`` in which episodes failed
 
     def count_entropy(self, entropy: float, floor: float, episodes: Sequence[Episode]) -> None:
-        """Count an update of low entropy, in nats; updates without episodes that can fail are ignored."""
+        """Count consecutive updates with low entropy, in nats; updates without episodes that can fail are ignored."""
         if episodes and all(e.success is not None for e in episodes):
             fails = sum(bool(e.success) for e in episodes) / len(episodes) < _GOOD_SUCCESS_RATE
             self.low_entropy_updates = self.low_entropy_updates + 1 if entropy < floor and fails else 0
 
     def check_entropy(self, entropy: float, floor: float, policy: Policy) -> None:
         """Raise `RunError` with advice if the entropy has been too low for too long."""
-        # A run resumed with a lower floor has the counter of the higher one, so the entropy is compared again.
+        # A run resumed with a lower floor still has the counter for the higher one, so compare the entropy again.
         if entropy >= floor or self.low_entropy_updates < _LOW_ENTROPY_UPDATES:
             return
         advice = "start again with a higher algorithm.args.entropy_coefficient or a lower learning_rate"
@@ -184,30 +184,30 @@ class Counters:
             advice = policy.exploration_advice() or advice
             since = "from the first update on, while episodes fail: it never explored"
         below = f"the policy's entropy was below world.entropy_floor={floor} {since}"
-        raise RunError(f"{below}. To fix it, {advice}; or set world.entropy_floor=0 to continue nevertheless")
+        raise RunError(f"{below}. To fix it, {advice}; or set world.entropy_floor=0 to continue anyway")
 
 
 def checked_figures(given: Any, giver: str) -> dict[str, float]:
-    """Convert figures of a component, also scalars of torch and NumPy, to numbers; `RunError` on others."""
+    """Convert a component's metrics, including torch and NumPy scalars, to numbers; raise `RunError` otherwise."""
     try:
         return {str(name): one if isinstance(one, int | float) else one.item() for name, one in given.items()}
     except (AttributeError, TypeError, ValueError, RuntimeError) as error:
         shown = " ".join(repr(given).split())
         raise RunError(
-            f"the {giver} gives {shown:.200} as the figures of an update, expected numbers by name, as {{'loss': 0.5}}"
+            f"the {giver} returned {shown:.200} as an update's metrics, expected numbers by name: {{'loss': 0.5}}"
         ) from error
 
 
 class ShapedReturns:
-    """Sum each env's shaped rewards, and the shaping alone, over the episodes, which may span rollouts."""
+    """Sum each env's shaped rewards, and the shaping alone, over episodes, which may span several rollouts."""
 
     def __init__(self, num_envs: int) -> None:
         self.sums = np.zeros((2, num_envs))  # of the current episodes: shaped rewards, and the shaping alone
 
     def add(self, rollout: Rollout, shaped: Tensor) -> dict[str, float | None]:
         """Add a rollout and its rewards with the penalty, ``(num_steps, num_envs)``.
-        Returns mean, deviation, minimum and maximum over the episodes that ended in it, or were cut at its end:
-        ``shaped_return_*``, and ``shaping_*`` of the penalty alone; None where no episode ended.
+        Returns the mean, standard deviation, minimum and maximum over the episodes that ended in it or were cut off at
+        its end, as ``shaped_return_*``, and as ``shaping_*`` for the penalty alone; None if no episode ended.
         """
         rewards, unshaped = shaped.double().numpy(), rollout.rewards.double().numpy()
         if rollout.groups is not None:  # each rollout starts with new episodes
@@ -217,7 +217,7 @@ class ShapedReturns:
             self.sums += np.stack([rewards[t], rewards[t] - unshaped[t]])
             ended.append(self.sums[:, done])
             self.sums[:, done] = 0
-        if rollout.groups is not None:  # unfinished episodes count as far as they went
+        if rollout.groups is not None:  # unfinished episodes are included as far as they got
             ended.append(self.sums[:, ~rollout.dones.any(0).numpy()])
         sums = np.concatenate(ended, axis=1)  # (2, number of episodes)
         return {
@@ -228,8 +228,8 @@ class ShapedReturns:
 
 
 class TrainingProgress:
-    """Show steps, return, success rate and first precision (of the last 100 episodes), rewards, speed and time left.
-    The time left is estimated from whole updates, since steps, of envs or tokens, advance only while one collects.
+    """Show steps, rewards, speed, time left, and the last 100 episodes' return, success rate and first precision.
+    The time left is estimated from whole updates, since the step count only advances during collection.
     """
 
     def __init__(
@@ -238,7 +238,7 @@ class TrainingProgress:
         self._console, self._total, self._clock = console, total_steps, clock
         self._step = self._first_step = step
         self._began = clock()
-        self._speed = 0.0  # Steps per second of all updates so far
+        self._speed = 0.0  # Steps per second over all updates so far
         self._recent: deque[Episode] = deque(maxlen=100)
         self._rewards: Mapping[str, float] = {}
         self._bar = Progress(
@@ -251,7 +251,7 @@ class TrainingProgress:
         self._task = self._bar.add_task(self._describe(), total=total_steps, completed=step)
 
     def phase(self, name: str) -> None:
-        """Show what the update does now: collecting, learning, measuring or saving."""
+        """Show the current phase of the update: collecting, learning, measuring or saving."""
         self._bar.update(self._task, description=f"{self._describe()} · {name}")
 
     def advance(self, steps: int) -> None:
@@ -261,7 +261,7 @@ class TrainingProgress:
     def finish_update(
         self, episodes: Sequence[Episode], step: int, rewards: Mapping[str, float] | None = None
     ) -> None:
-        """Show the episodes that ended in an update, the steps so far, and means of further rewards by name."""
+        """Show the episodes that ended in an update, the steps so far, and the means of other rewards by name."""
         self._recent.extend(episodes)
         self._rewards = rewards or {}
         self._step = step

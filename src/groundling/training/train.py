@@ -1,4 +1,4 @@
-"""Train a run from its config, after cloning demonstrations if it says so."""
+"""Train a run from its config, after cloning demonstrations if configured."""
 
 import signal
 import warnings
@@ -24,17 +24,17 @@ from groundling.training.trainer import Trainer
 from groundling.worlds.protocols import episode_recorder
 from groundling.worlds.world import Demonstrator, Player
 
-_CLONE_CHECKPOINTS = 10  # Approximate number of checkpoints that the clone's run writes
+_CLONE_CHECKPOINTS = 10  # Approximate number of checkpoints written by the clone's run
 
 
 def train(config: Config, console: Console, warn: Callable[[str], None] = warnings.warn) -> bool:
-    """Train, or resume, the run that ``config`` describes.
+    """Train or resume the run that ``config`` describes.
 
     Returns:
         True if the run is complete, False if it was asked to stop (Ctrl-C, SIGTERM).
 
     Raises:
-        GroundlingError: it cannot start or be resumed; the last checkpoint stays.
+        GroundlingError: The run cannot start or resume. The last checkpoint is kept.
     """
     check(config)
     world = world_of(config)
@@ -52,7 +52,7 @@ def train(config: Config, console: Console, warn: Callable[[str], None] = warnin
 
 
 def clone_of(config: Config) -> Config:
-    """Return the config of the run that clones a run's demonstrations, in which an update is a minibatch."""
+    """Return the config of the run that clones a run's demonstrations; each of its updates is one minibatch."""
     folder, cloning = Path(config.run_dir), config.cloning
     world = episode_recorder(world_of(config)).learning_from(folder / DEMONSTRATIONS)
     size = cloning.args.get("minibatch_size", BehaviouralCloning.minibatch_size)
@@ -80,9 +80,9 @@ def _clone(config: Config, processes: Processes, console: Console, warn: Callabl
     if last is not None and checkpoint.is_last(last, clone.training.steps, clone.training.epochs):
         return last
     if last is None and checkpoint.list_checkpoints(folder / "checkpoints"):
-        raise RunError(f"{checkpoints} is missing, from which {folder} began: restore it")
+        raise RunError(f"{checkpoints}, from which {folder} started, is missing: restore it")
     processes.from_main(lambda: write_settings(folder, config.model_dump()))
-    console.print(f"recording {episodes} episodes of {config.cloning.agent}, to clone them", highlight=False)
+    console.print(f"recording {episodes} episodes of {config.cloning.agent} to clone", highlight=False)
     player = Demonstrator(
         config.cloning.agent, world=world, settings=flat(shareable({"seed": config.seed, "world": world.settings}))
     )
@@ -101,9 +101,9 @@ def _clone(config: Config, processes: Processes, console: Console, warn: Callabl
 
 
 def _loop(trainer: Trainer, console: Console) -> bool:
-    """Run a trainer's loop until it is complete (True) or a signal asks it to stop (False).
+    """Run a trainer's loop until it is complete (return True) or a signal asks it to stop (return False).
 
-    The first Ctrl-C or SIGTERM stops the run after the current update; a second one stops it at once.
+    The first Ctrl-C or SIGTERM stops the run after the current update; a second one stops it immediately.
     """
     asked = False
 
@@ -112,7 +112,7 @@ def _loop(trainer: Trainer, console: Console) -> bool:
         if asked:
             raise KeyboardInterrupt
         asked = True
-        console.print("finishing this update, then stopping; interrupt again to stop at once", highlight=False)
+        console.print("finishing this update, then stopping; interrupt again to stop immediately", highlight=False)
 
     previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

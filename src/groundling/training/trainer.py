@@ -1,4 +1,4 @@
-"""The training loop of a run: collect, learn, log, save; resumed from its last checkpoint."""
+"""The training loop of a run, which collects, learns, logs, saves, and resumes from the last checkpoint."""
 
 import math
 import time
@@ -44,7 +44,7 @@ from groundling.worlds.protocols import TrainingMeasures
 
 
 class Trainer:
-    """The components of a run and its progress; of several processes, each steps its share of the envs."""
+    """The components of a run and its progress. With several processes, each steps its share of the envs."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Trainer:
     ) -> None:
         self.config, self.folder, self.processes = config, folder, processes or Processes()
         self.warn = warn if self.processes.is_main else lambda text: None
-        self._settings = config.model_dump()  # as they are written
+        self._settings = config.model_dump()  # as written to config.yaml
         latest = self.processes.from_main(lambda: self._find_checkpoint())
         self._check_processes()
         self.counters = Counters()
@@ -76,10 +76,10 @@ class Trainer:
         self.algorithm: Algorithm = make_algorithm(config.algorithm, self.policy, self.processes)
         self.initial_settings = settings_of(self.algorithm.optimizer)
         self.algorithm.use_folder(folder)
-        self.local_rows = self.processes.share(config.world.num_rows)  # envs, or texts, of this process
+        self.local_rows = self.processes.share(config.world.num_rows)  # the envs or texts of this process
         self.collector = self.world.collector(self.policy, self.algorithm, self.local_rows)
         self.shaped = ShapedReturns(config.world.num_rows)
-        self.rows_digest: str | None = None  # Of the figures up to the checkpoint to resume from
+        self.rows_digest: str | None = None  # Digest of the metrics up to the checkpoint to resume from
         try:
             if (epochs := config.training.epochs) is not None:
                 training = config.training.model_copy(update={"steps": self.collector.in_passes(epochs)[0]})
@@ -88,12 +88,12 @@ class Trainer:
                 self._load(latest)
             if self.shards is not None:
                 self.shards.gather()
-        except BaseException:  # its envs may be processes, and a study continues with the next run
+        except BaseException:  # stop env processes, since a study continues with the next run
             self.collector.close()
             raise
 
     def loop(self, console: Console, stop_asked: Callable[[], bool]) -> bool:
-        """Update until all steps are taken (True) or a stop is requested (False)."""
+        """Train until all steps are taken (return True) or a stop is requested (return False)."""
         total = self.config.training.steps
         with ExitStack() as stack:
             stack.callback(self.collector.close)
@@ -118,7 +118,7 @@ class Trainer:
         return True
 
     def update(self, progress: TrainingProgress) -> dict[str, Any]:
-        """Collect one rollout, learn from it, and return the figures."""
+        """Collect one rollout, learn from it, and return the metrics."""
         started = time.monotonic()
         progress.phase("collecting")
         rollout, episodes, incidents = self._collect(progress)
@@ -135,7 +135,7 @@ class Trainer:
         self.counters.seconds += seconds
         self.counters.count_entropy(figures.get("entropy", 1.0), self.world.entropy_floor, episodes)
         parts = rollout.part_means()
-        # Where the env pays, the shown return is its reward: the bar shows the other rewards as well.
+        # If the env provides a reward, the displayed return is computed from it; the bar adds the other rewards.
         others = {k: v for k, v in parts.items() if "env" in self.world.spec.evidence and k != "reward/env"}
         progress.finish_update(episodes, self.counters.step, others)
         row: dict[str, Any] = {
@@ -154,12 +154,12 @@ class Trainer:
         taken = row.keys() | shaped.keys()
         for giver, given in ((policy, acted), (algorithm, figures)):
             if doubled := sorted(taken & given.keys()):
-                raise RunError(f"the {giver} gives a figure called {doubled[0]}, which the run has already: rename it")
+                raise RunError(f"the {giver} reports a metric {doubled[0]}, which the run already has: rename it")
             taken |= given.keys()
         return {**row, **acted, **shaped, **figures}
 
     def save(self) -> None:
-        """Write a checkpoint, from which a run of the same number of processes resumes to the last bit."""
+        """Write a checkpoint; a run with the same number of processes resumes from it bit for bit."""
         envs = [state for states in self.processes.gather(self.collector.state_dict()) for state in states]
         gathered = self.processes.gather(self.collector.tensors())
         optimizer = self.algorithm.optimizer
@@ -194,7 +194,7 @@ class Trainer:
         )
 
     def _find_checkpoint(self) -> Path | None:
-        """Return the checkpoint to resume from; `RunError` if all are broken, or missing in spite of metrics."""
+        """Return the checkpoint to resume from; raise `RunError` if all are broken or have been lost."""
         latest = checkpoint.latest(self.folder / "checkpoints", self.warn)
         if latest is None and len(read_metrics(self.folder)) > self.config.training.checkpoint_every:
             lost = "holds metrics of a run but no checkpoint to resume from"
@@ -204,15 +204,15 @@ class Trainer:
     def _check_processes(self) -> None:
         world, size = self.config.world, self.processes.size
         if world.num_rows < size:
-            raise ConfigError(f"world.{world.ROWS}={world.num_rows} is too few for {size} processes")
+            raise ConfigError(f"world.{world.ROWS}={world.num_rows} is too few for {size} processes: each needs one")
         if self.config.model.fsdp and size == 1:
             raise ConfigError(
-                "model.fsdp=true shards the layers over several processes, and this is one: start it with torchrun "
+                "model.fsdp=true shards the layers over several processes, but there is only one: use torchrun "
                 "--nproc-per-node N -m groundling train …"
             )
 
     def _begin(self, stack: ExitStack) -> list[Log]:
-        """Open the loggers called after each update, closed by ``stack``, and claim the folder."""
+        """Claim the folder, and open the loggers that are called after each update; ``stack`` closes them."""
         config, update, last_step = self.config, self.counters.update, self.config.training.steps
         if self.rows_digest is not None:
             check_digest(self.folder / METRICS, update, self.rows_digest)
@@ -251,7 +251,7 @@ class Trainer:
         return rollout, episodes, incidents
 
     def _learn(self, rollout: Rollout, name: str) -> dict[str, float]:
-        """Update the policy; return the algorithm's figures, or raise `RunError` if one is not finite."""
+        """Update the policy and return the algorithm's metrics; raise `RunError` if one is not finite."""
         with nullcontext() if self.shards is None else self.shards.sharded(), foreign(name):
             learnt = self.algorithm.update(
                 self.policy, rollout, generator=self.generators["learn"], remaining=self.collector.remaining
@@ -259,12 +259,12 @@ class Trainer:
         figures = checked_figures(learnt, name)
         for key, value in figures.items():
             if not math.isfinite(value):
-                advice = "start again from the last checkpoint with a lower learning rate, in float32"
-                raise RunError(f"{key} became {value}, so the weights may be spoilt and are not saved: {advice}")
+                advice = "start a new run from the last checkpoint with a lower learning rate, in float32"
+                raise RunError(f"{key} became {value}, so the weights may be corrupted and are not saved: {advice}")
         return figures
 
     def _load(self, folder: Path) -> None:
-        """Read a checkpoint, whose weights the policy has loaded; raise `RunError` if a file does not fit the run."""
+        """Load all but the weights, which the policy already has; raise `RunError` if a file does not match."""
         with fitting(folder, "run.json"):
             state = read_object(folder / "run.json")
             vars(self.counters).update(vars(Counters(**checkpoint.check_counters(state["counters"]))))
@@ -286,8 +286,8 @@ class Trainer:
             tensors = load_file(folder / "collector.safetensors")
             for name, present in self.collector.tensors().items():
                 if tensors[name].shape[1:] != present.shape[1:] or len(tensors[name]) != len(envs):
-                    raise ValueError(f"{name} has the shape {tuple(tensors[name].shape)}")
-            # Copied to memory that PyTorch has aligned: the rounding of products depends on addresses.
+                    raise ValueError(f"{name} has an unexpected shape, {tuple(tensors[name].shape)}")
+            # Copy to memory aligned by PyTorch: the rounding of products depends on addresses.
             local = {name: whole[self.local_rows].clone() for name, whole in tensors.items()}
             self.collector.load_tensors(local)
         with fitting(folder, "the state of the world and its rewards"):

@@ -1,4 +1,4 @@
-"""`groundling verify`: check that written files are complete, and say what to do if they are not."""
+"""`groundling verify`: check that files are complete, and advise what to do if they are not."""
 
 import shlex
 from collections.abc import Callable, Iterator, Mapping
@@ -19,34 +19,33 @@ from groundling.judges.reward_models.reward_model import DESCRIPTION as REWARD_M
 from groundling.training import checkpoint
 from groundling.training.tracking import METRICS
 
-_COLLECTION = "collection.json"  # In a dataset of transitions: which agent played, where and how
+_COLLECTION = "collection.json"  # Describes how a dataset of transitions was collected
 _SPARSE_ROWS = ("validation.jsonl", "probes.jsonl", "samples/train.jsonl")
-"""Files with rows of some updates; `METRICS` has rows of all."""
+"""Files with rows for some updates; `METRICS` has one for every update."""
 
 
 @dataclass(frozen=True)
 class Finding:
     what: str  # Subject of the check, or the file with the problem
-    problem: str | None = None  # None if all is well
-    advice: str = ""  # Advice about the problem
+    problem: str | None = None  # None if there is no problem
+    advice: str = ""  # How to fix the problem
 
 
 def verify(folder: Path) -> list[Finding]:
-    """Check a run, a checkpoint, a published policy, a reward model or a dataset; write and run nothing.
-    While another process writes to the folder, files may be incomplete or missing because they are being replaced:
-    then a note replaces all problems.
+    """Check a run, a checkpoint, a published policy, a reward model or a dataset, without changing anything.
+    While another process writes to the folder, problems may be temporary, so a single note replaces them.
     """
     if not folder.is_dir():
-        raise ConfigError(f"{folder} is not a folder: name a run, a reward model or a dataset")
+        raise ConfigError(f"{folder} is not a folder: pass the path of a run, a reward model or a dataset")
     was_written_to = _is_written_to(folder)
     findings, failure = list[Finding](), None
     try:
         findings = _findings(folder)
-    except (GroundlingError, OSError) as error:  # for instance a file that has been deleted meanwhile
+    except (GroundlingError, OSError) as error:  # for example, a file was deleted in the meantime
         failure = error
     if was_written_to or _is_written_to(folder):
         complete = [one for one in findings if one.problem is None]
-        note = Finding(str(folder), "is being written to by another process", "check it again afterwards")
+        note = Finding(str(folder), "is being written to by another process", "check again when it is done")
         return [*complete, note]
     if failure is not None:
         raise failure
@@ -54,7 +53,7 @@ def verify(folder: Path) -> list[Finding]:
 
 
 def _is_written_to(folder: Path) -> bool:
-    """Return True if a process holds a lock in the folder, or of the run whose checkpoint it is."""
+    """Return True if a process holds a lock in the folder, or the lock of the run that a checkpoint belongs to."""
     around = [parent / LOCK for parent in folder.absolute().parents[:2]]
     inside = chain(folder.rglob(f"*{LOCK}"), folder.glob(f"{ANSWERS}/claims/*"))
     return any(is_locked(path) for path in chain(around, [output_lock(folder)], inside))
@@ -75,16 +74,16 @@ def _findings(folder: Path) -> list[Finding]:
         checks = [_pairs(folder)]
     else:
         raise ConfigError(
-            f"{folder} is neither a run (config.yaml) nor a published policy ({checkpoint.MANIFEST}), a reward model "
+            f"{folder} is not a run (config.yaml), a published policy ({checkpoint.MANIFEST}), a reward model "
             f"({REWARD_MODEL}) or a dataset (data/)"
         )
     left = [path for path in sorted(folder.rglob(f"*{PARTIAL}*")) if not is_locked(path)]
-    advice = "was left by a process that was killed while it wrote", "delete it"
+    advice = "was left behind by a process that was killed while writing", "delete it"
     return [*chain(*checks), *(Finding(str(path), *advice) for path in left)]
 
 
 def _read(path: Path, advice: str, read: Callable[[], str]) -> Iterator[Finding]:
-    """Yield the sentence that ``read`` returns, or its error as a problem of ``path``."""
+    """Yield the summary that ``read`` returns, or its error as a problem with ``path``."""
     try:
         yield Finding(read())
     except (GroundlingError, OSError, ValueError) as error:
@@ -96,7 +95,7 @@ def _config(folder: Path) -> Iterator[Finding]:
 
     def read() -> str:
         from_file(folder / "config.yaml", (), "playing" if is_published else "training")
-        return f"config.yaml: can be {'played' if is_published else 'run'} as it is"
+        return f"config.yaml: can be {'played' if is_published else 'run'} as is"
 
     return _read(folder / "config.yaml", "", read)
 
@@ -106,7 +105,7 @@ def _trained(folder: Path) -> Iterator[Finding]:
     rows, damaged = scan_rows(folder / METRICS, consecutive=True)
     yield from (Finding(f"{METRICS}, line {one.line}", one.problem, one.advice) for one in damaged)
     if not damaged:
-        yield Finding(f"{METRICS}: {len(rows)} rows, each update once")
+        yield Finding(f"{METRICS}: {len(rows)} rows, one per update")
     for name in _SPARSE_ROWS:
         for one in scan_rows(folder / name)[1]:
             yield Finding(f"{name}, line {one.line}", one.problem, one.advice)
@@ -121,38 +120,38 @@ def _trained(folder: Path) -> Iterator[Finding]:
             if not damaged:
                 yield from _rows_of_checkpoint(folder, path, steps)
     if checkpoints and not complete:
-        yield Finding(str(folder / "checkpoints"), "holds no complete checkpoint", "restore one from a copy")
+        yield Finding(str(folder / "checkpoints"), "contains no complete checkpoint", "restore one from a backup")
 
 
 def _rows_of_checkpoint(folder: Path, path: Path, steps: Mapping[int, int]) -> Iterator[Finding]:
-    """Check that the rows of figures are those of which a checkpoint recorded the digest."""
+    """Check that the rows of metrics match the digest that a checkpoint recorded."""
     update, step = int(path.name), checkpoint.step_of(path)
     weights = shlex.quote(f"model.path={path}")
-    advice = f"restore the file from a copy, or start a new run from these weights: {weights} run_dir=NEW"
+    advice = f"restore the file from a backup, or start a new run from these weights: {weights} run_dir=NEW"
     if steps.get(update) != step:
-        problem = f"was taken after update {update} and step {step}, of which {METRICS} has no row"
+        problem = f"was saved after update {update}, step {step}, but {METRICS} has no such row"
         yield Finding(str(path), problem, advice)
         return
     recorded = read_object(path / "run.json").get("rows_sha256")
-    count = update + (min(steps) == 0)  # a distillation starts with a row of update 0
+    count = update + (min(steps) == 0)  # a distillation starts with a row for update 0
     if recorded is not None and recorded != digest_of(folder / METRICS, count):
-        problem = f"was written when {METRICS} had other figures in its first {count} lines"
+        problem = f"does not match {METRICS}, whose first {count} lines have changed since"
         yield Finding(str(path), problem, advice)
 
 
 def _manifest(path: Path) -> Finding:
     problem = checkpoint.find_problem(path)
     if problem is None:
-        return Finding(f"{path.name}: {len(list(path.rglob('*')))} files as their manifest lists them")
+        return Finding(f"{path.name}: {len(list(path.rglob('*')))} files match the manifest")
     if path.parent.name == "checkpoints":
-        return Finding(str(path), problem, "delete this folder: the run resumes from the one before it")
+        return Finding(str(path), problem, "delete this folder; the run then resumes from the previous checkpoint")
     return Finding(str(path), problem, "copy it again from its source")
 
 
 def _reward_model(folder: Path) -> Iterator[Finding]:
-    advice = "run the same `groundling distill` again to the end"
+    advice = "run the same `groundling distill` command again until it finishes"
     return _read(
-        folder / REWARD_MODEL, advice, lambda: f"{REWARD_MODEL}: a {load_reward_model(folder).id} with its weights"
+        folder / REWARD_MODEL, advice, lambda: f"{REWARD_MODEL}: {load_reward_model(folder).id} model with its weights"
     )
 
 
@@ -162,7 +161,7 @@ def _count(path: Path) -> str:
 
 def _episodes(folder: Path) -> Iterator[Finding]:
     files = sorted((folder / "data").glob("*.parquet"))
-    advice = "delete this file and those after it, and run the same `groundling collect` again"
+    advice = "delete this file and all later ones, then run the same `groundling collect` command again"
     for path in files:
         yield from _read(path, advice, partial(_count, path))
 
@@ -174,4 +173,4 @@ def _pairs(folder: Path) -> Iterator[Finding]:
         labelled = f", labelled by {', '.join(labels)}" if labels else ""
         return f"data: {len(pairs):,} pairs{labelled}"
 
-    return _read(folder, "restore the file from a copy, or collect into a new folder", read)
+    return _read(folder, "restore the file from a backup, or collect into a new folder", read)

@@ -84,7 +84,7 @@ def test_a_broken_checkpoint_is_no_fresh_start(dataset: Path, tmp_path: Path) ->
     _distill(_config(dataset), output)
     before = _rows(output)
     (output / "checkpoints" / "000003" / "reward_model.json").write_text("{}")
-    with pytest.raises(GroundlingError, match=r"only broken ones \(000003\)"):
+    with pytest.raises(GroundlingError, match=r"only broken checkpoints \(000003\)"):
         distill(_config(dataset), output, Console(quiet=True), lambda text: None)
     assert _rows(output) == before
 
@@ -152,7 +152,7 @@ def test_the_command(dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     output = tmp_path / "out"
     words = [str(dataset), "epochs=1", "batch_size=64", "device=cpu", "--preferences", "rule"]
     assert _command(*words, "--model", "classifier", "--output", str(output)) == 0
-    assert "pairs for training" in capsys.readouterr().out
+    assert "training pairs" in capsys.readouterr().out
     assert load_reward_model(output).id == "classifier"
     shutil.rmtree(output)
     args = ["model.args.threshold=0.25", "--output", str(output)]
@@ -175,7 +175,7 @@ def test_a_distillation_is_verified(dataset: Path, tmp_path: Path) -> None:
     assert main(["verify", str(tmp_path / "motif")]) == 0
     rows = (tmp_path / "motif" / "metrics.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "motif" / "metrics.jsonl").write_text("".join(rows[:-1]))
-    assert any("of which metrics.jsonl has no row" in str(one.problem) for one in verify(tmp_path / "motif"))
+    assert any("but metrics.jsonl has no such row" in str(one.problem) for one in verify(tmp_path / "motif"))
 
 
 @pytest.mark.parametrize(
