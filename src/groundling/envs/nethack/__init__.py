@@ -1,4 +1,4 @@
-"""NetHack: Motif's nine tasks (arXiv 2310.00166) on nle, an optional dependency that is imported when a task is created."""
+"""NetHack: Motif's nine tasks (arXiv 2310.00166) on nle, an optional dependency imported when a task is created."""
 
 import importlib.util
 from collections.abc import Mapping
@@ -42,8 +42,8 @@ def make_task(task: str, **args: Any) -> "NetHackTask":
 
 
 def recording_in(args: Mapping[str, Any], folder: str) -> dict[str, Any]:
-    """Return a task's arguments with recordings, if any, moved to ``folder`` within ``savedir``: nle numbers recordings
-    by process and episode, so two envs in one folder would use the same names.
+    """Return a task's arguments with recordings, if any, in ``folder`` within ``savedir``: nle names recordings by
+    process and episode, so two envs in one folder would use the same names.
     """
     if not args.get("savedir"):
         return dict(args)

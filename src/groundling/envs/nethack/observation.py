@@ -132,7 +132,7 @@ def window(
     terminal: np.ndarray, row: int, column: int, out: np.ndarray | None = None, fill: int = BLANK
 ) -> np.ndarray:
     """Cut the `WINDOW` × `WINDOW` cells around a cell, which is at ``[6, 6]``, out of a ``(24, 80)`` terminal, with
-    ``fill`` beyond its edge. The hero at blstats ``(x, y)`` is in column ``x`` and row ``y + 1`` (row 0 is the message).
+    ``fill`` beyond its edge. The hero at blstats ``(x, y)`` is in column ``x``, row ``y + 1`` (row 0 is the message).
     """
     if out is None:
         out = np.empty((WINDOW, WINDOW), dtype=np.uint8)
@@ -180,7 +180,7 @@ class View:
 
 @lru_cache(maxsize=1 << 16)
 def message_id(message: bytes) -> int:
-    """Hash a message, without zero padding, to a signed 64-bit int that is the same in every process and on any machine."""
+    """Hash a message, without zero padding, to a signed 64-bit int, the same in every process and on every machine."""
     digest = hashlib.blake2b(message.rstrip(b"\0"), digest_size=8).digest()
     return int.from_bytes(digest, "little", signed=True)
 

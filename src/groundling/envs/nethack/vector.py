@@ -24,7 +24,7 @@ class NetHackEpisode:
     length: int  # number of steps
     figures: dict[str, int]  # statistics by the names in `groundling.envs.nethack.observation.FIGURES`
     last: Mapping[str, np.ndarray] | None = field(default=None, compare=False)
-    """Last observation of a truncated episode, `groundling.envs.nethack.observation.LAST_FIELDS` of one env; else None."""
+    """Last observation of a truncated episode (`groundling.envs.nethack.observation.LAST_FIELDS`), else None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ class NetHackVectorEnv:
 
     def state_dict(self) -> list[dict[str, Any]]:
         """Return the number of each env's next episode as JSON; the first entry has the incidents of all envs.
-        NetHack's own state cannot be saved: after `load_state_dict`, every env starts the episode after its current one.
+        NetHack's own state cannot be saved: after `load_state_dict`, every env skips the rest of its current episode.
         """
         numbers = self._memory.arrays["next_episode"].tolist()
         states: list[dict[str, Any]] = [{"seed": self._spec.seed, "next_episode": number} for number in numbers]
@@ -178,7 +178,7 @@ class NetHackVectorEnv:
         return states
 
     def load_state_dict(self, states: Sequence[Mapping[str, Any]]) -> None:
-        """Continue, from the next `reset`, after a saved state's episodes; seed and number of envs must be the same."""
+        """Continue after a saved state's episodes, from the next `reset`; seed and number of envs must be the same."""
         saved = len(states), states[0]["seed"]
         if saved != (self.num_envs, self._spec.seed):
             raise RunError(
