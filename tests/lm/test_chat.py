@@ -140,7 +140,7 @@ def test_a_prompt_that_is_too_long_loses_words_only(tokenizer, template):
         assert ("word29" in kept, "word0" in kept) == ((True, False) if side == "left" else (False, True))
         assert "Be brief." in kept
     assert chat.opening("Be brief.", words, room=len(whole)) == whole
-    with pytest.raises(GroundlingError, match="has no room for words"):
+    with pytest.raises(GroundlingError, match="has no room for a message"):
         chat.opening("Be brief.", words, room=len(nothing))
 
 

@@ -179,9 +179,7 @@ class BabyAIText(gymnasium.Wrapper[Observation, int, Observation, int]):
             raise ConfigError(f"describe_walls must be true or false, got {describe_walls!r}")
         self.describe_walls = describe_walls
         if control is not None and not isinstance(env.unwrapped, roomgrid_level.RoomGridLevel):
-            raise ConfigError(
-                f"{env} has no BabyAI missions that control={control} could change: remove control"
-            )
+            raise ConfigError(f"{env} has no BabyAI missions that control={control} could change: remove control")
         self.control = control
         self._rng = np.random.default_rng()
         self._mission: str | None = None  # changed by the control

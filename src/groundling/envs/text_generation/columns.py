@@ -124,8 +124,8 @@ class DatasetPool(Pool):
             yield from self.samples(rows, split)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise GroundlingError(
-                f"a row of dataset {dataset} has a different format than its pool expects ({error!r}): use the bundled "
-                "sample with offline=true"
+                f"a row of dataset {dataset} has a different format than its pool expects ({error!r}): use the "
+                "bundled sample with offline=true"
             ) from error
 
 

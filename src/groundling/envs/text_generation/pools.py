@@ -27,7 +27,7 @@ class Sample:
     meta: Mapping[str, Any] = field(default_factory=dict)
     """Further data for metrics and rewards, such as concepts, a table or an intent."""
     earlier: tuple[tuple[str, str], ...] = ()
-    """Earlier turns of a conversation, as pairs (user message, answer), for the chat template (``world.chat=true``)."""
+    """Earlier turns of a conversation, pairs (user message, answer), for the chat template (``world.chat=true``)."""
     system: str | None = None  # System prompt of the conversation; if None, the run's
     data: tuple[str, ...] = ()
     """Parts of the prompt, in order, that come from a dataset. Control tokens in them are read as plain text. In the
@@ -125,7 +125,7 @@ class SampleOrder:
         return {"seed": self.seed, "drawn": self.drawn, "num_samples": len(self.samples), "samples": self._fingerprint}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Return to the position of `state_dict`; raise `RunError` if the number of samples, and so the order, differs."""
+        """Return to the position of `state_dict`; raise `RunError` if the number of samples, so the order, differs."""
         if state["num_samples"] != len(self.samples):
             raise RunError(
                 f"the samples have changed: there were {state['num_samples']}, now there are {len(self.samples)}; "
