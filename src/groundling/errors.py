@@ -37,7 +37,7 @@ class RunError(GroundlingError):
 
 
 class TimeIsUp(SystemExit):
-    """The time limit of the process is near, and it must stop."""
+    """The process is close to its time limit and must stop."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -62,7 +62,7 @@ ReadByModel = Fact("ReadByModel")
 
 
 def are_texts(value: Any) -> bool:
-    """Check for a string, or a list or mapping of strings: ``Annotated[list[str], ReadByModel.when(are_texts)]``."""
+    """Return True for a string, or a list or mapping of strings; for conditions: ``ReadByModel.when(are_texts)``."""
     values = [*value, *value.values()] if isinstance(value, Mapping) else [value] if isinstance(value, str) else value
     return isinstance(values, list | tuple) and all(isinstance(one, str) for one in values)
 
@@ -236,7 +236,7 @@ def one_line(error: ValidationError, model: type[BaseModel], prefix: str = "", r
         words, name = _BOUNDS[kind]
         expected = f"{words} {context[name]:.10g}"
     elif kind == "too_short":
-        expected = f"a list or mapping of at least {context['min_length']}"
+        expected = f"a list or mapping of length at least {context['min_length']}"
     elif kind == "value_error":
         expected = str(context["error"])
     else:

@@ -45,7 +45,7 @@ def missing_arguments(factory: Callable[..., Any], given: Collection[str]) -> li
 
 @cache
 def arguments_model(factory: Callable[..., Any]) -> type[BaseModel]:
-    """Derive a model of the arguments that a config may set, which checks types and bounds strictly."""
+    """Build a pydantic model of the arguments that a config may set, which checks types and bounds strictly."""
     takes_any = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(factory).parameters.values())
     types = {name: _of_yaml(one.annotation) for name, one in named_parameters(factory).items()}
     types |= {name: one.settable for name, one in provided(factory).items()}
@@ -85,7 +85,7 @@ def check_arguments(factory: Callable[..., Any], args: Mapping[str, Any], compon
     def refuse(key: str, known: Collection[str]) -> str:
         name = key.removeprefix(prefix)
         if (given := provided(factory).get(name)) is not None:
-            return f"{key} cannot be set: the run passes it to the {component}, by {given.decided_by or given.role}"
+            return f"{key} cannot be set: the run provides it to {component}, from {given.decided_by or given.role}"
         takes_out = f"; ~{prefix[:-1]} removes the experiment's arguments" if prefix.endswith("args.") else ""
         return unknown(f"argument of {component}", name, model.model_fields) + takes_out
 
@@ -171,7 +171,7 @@ def missing_modules(imports: Sequence[str]) -> list[str]:
 
 
 class ComponentConfig(Section):
-    """A registered component as a config names it; `groundling list` shows the ids."""
+    """A registered component, named by its id in a config; `groundling list` shows the ids."""
 
     id: str
     args: dict[str, Any] = {}

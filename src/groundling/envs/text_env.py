@@ -71,7 +71,7 @@ class TextObservation:
         )
 
     def recent(self, history: int | None) -> "TextObservation":
-        """Return the observation with its last ``history`` descriptions (None: all) and the actions between them."""
+        """Return the observation with its last ``history`` descriptions (all if None) and the actions between them."""
         if history is None:
             return self
         descriptions = self.descriptions[-history:]
@@ -108,7 +108,7 @@ class WorldSpec:
     """Inputs of rewards. ``env``: the world's own reward; ``captions``: a description of a step; ``counts``: its
     number of occurrences in the episode; ``references``: texts to compare with, and a pool's metadata."""
     subject: str | None = None
-    """What judges judge (see `groundling.judges.asking.questions`); None if judges do not support this world."""
+    """Subject of judges' questions (see `groundling.judges.asking.questions`); None if judges are not supported."""
 
 
 GOALS = ("goal", "mission", "objective", "taskDesc", "taskDescription")
@@ -214,7 +214,7 @@ def read_reset(returned: Any) -> tuple[Any, Mapping[str, Any]]:
 
 
 def read_step(returned: Any) -> tuple[Any, float, bool, bool, Mapping[str, Any]]:
-    """Return the result of an env's step as floats and Booleans; raise `ConfigError` that names an invalid value."""
+    """Return the result of an env's step as floats and Booleans; raise a `ConfigError` that names an invalid value."""
     if type(returned) is not tuple or len(returned) != 5:
         raise ConfigError(f"step must return (observation, reward, terminated, truncated, info), got {returned!r:.80}")
     observation, reward, terminated, truncated, info = returned

@@ -21,9 +21,7 @@ _SPLIT = 2**30  # Training seeds are below this number; held-out seeds are betwe
 
 
 def training_seed(run_seed: int, env_index: int, episode: int) -> int:
-    """Return the seed of episode ``episode`` of a run's env ``env_index``, in [0, 2³⁰). It depends neither on the
-    number of processes nor on the order in which envs finish.
-    """
+    """Return the seed of an episode of a run's env, in [0, 2³⁰), regardless of the number of processes and timing."""
     return int(np.random.SeedSequence((run_seed, env_index, episode)).generate_state(1, np.uint32)[0]) % _SPLIT
 
 
@@ -130,7 +128,7 @@ class Step:
 
 
 class EpisodeState:
-    """The current episode of an env, with at most ``history`` observations (None: all) for a policy."""
+    """The current episode of an env, with at most ``history`` observations (all if None) for a policy."""
 
     def __init__(self, history: int | None) -> None:
         self._history = history

@@ -231,7 +231,7 @@ class WorkerEnvs:
             self.pool.send(env % self._num_workers, env, (command, value))
 
     def receive(self, env: int) -> Any:
-        """Return the result of the env's last command; raise `EnvLost` if there is none."""
+        """Return the result of the env's last command; raise `EnvLost` if it gave no result."""
         if env in self._lost:
             raise EnvLost(self._lost.pop(env))
         try:

@@ -114,8 +114,7 @@ class Chat:
         begin, end = common_length(one, other), common_length(one[::-1], other[::-1])
         if (left := room - begin - end) < 1:
             raise GroundlingError(
-                f"a prompt of {room} tokens has no room for a message: its chat template and system prompt take "
-                f"{begin + end} tokens"
+                f"a prompt of {room} tokens has no room for a message: template and system prompt take {begin + end}"
             )
         said = tokens[begin : len(tokens) - end]
         said = said[-left:] if truncation_side == "left" else said[:left]

@@ -88,7 +88,7 @@ class TextEncoder:
     def encode_all(self, texts: Sequence[str], special_tokens: bool = False) -> list[list[int]]:
         if any(_KEY in text for text in texts):
             return [self.encode(text, special_tokens) for text in texts]
-        # verbose=False: the tokenizer's own length warning is less informed than our checks of a prompt's length
+        # verbose=False: the tokenizer's own length warning is less accurate than our checks of a prompt's length
         encoded = self._tokenizer(list(texts), add_special_tokens=special_tokens, verbose=False)["input_ids"]
         return [list(ids) for ids in encoded]
 

@@ -48,7 +48,7 @@ def gen_obs(env: MiniGridEnv) -> dict[str, Any]:
 
 
 def image_by_tables(env: MiniGridEnv) -> np.ndarray | None:
-    """Return the image: column from the left, row from afar, then object, colour and state; None if unsupported."""
+    """Return the image: column from the left, row from far to near; object, colour, state. None if unsupported."""
     grid, (x, y) = env.grid, env.agent_pos
     if env.agent_view_size != _VIEW or type(grid) is not Grid:
         return None

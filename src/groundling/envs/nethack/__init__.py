@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 WINDS = ("north", "east", "south", "west", "northeast", "southeast", "southwest", "northwest")
 ACTIONS = ("more", *WINDS, *(f"far {wind}" for wind in WINDS), "up", "down", "wait", "kick", "eat", "search")
 """The actions. "northwest" is the key y, which answers questions with yes."""
-RECORDING = ("savedir", "save_ttyrec_every")  # nle's arguments: a folder, and every how many games one is recorded
+RECORDING = ("savedir", "save_ttyrec_every")  # nle's arguments: the folder for recordings, and their interval in games
 
 
 def make_goal(goal: str, **args: Any) -> "NetHackTask":
@@ -42,9 +42,7 @@ def make_task(task: str, **args: Any) -> "NetHackTask":
 
 
 def recording_in(args: Mapping[str, Any], folder: str) -> dict[str, Any]:
-    """Return a task's arguments with recordings, if any, in ``folder`` within ``savedir``: nle names recordings by
-    process and episode, so two envs in one folder would use the same names.
-    """
+    """Return a task's arguments with recordings, if any, in ``savedir/folder``, since two envs in one would collide."""
     if not args.get("savedir"):
         return dict(args)
     return {**args, "savedir": str(Path(args["savedir"]) / folder)}

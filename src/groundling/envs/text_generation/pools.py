@@ -52,8 +52,7 @@ class Sample:
             system, roles = words.pop(0), roles[1:]
         if not roles or roles != ["user", "assistant"] * (len(roles) // 2) + ["user"] * (len(roles) % 2):
             raise GroundlingError(
-                f"sample {id}: expected messages of user and assistant in turn, after an optional system prompt, got "
-                f"{roles}"
+                f"sample {id}: expected messages of user and assistant in turn, optionally after system, got {roles}"
             )
         if len(roles) % 2 == 0:
             references = (words.pop(), *references)
@@ -78,8 +77,7 @@ class Sample:
                 text.encode()
             except UnicodeEncodeError:  # JSON can have lone surrogates, which no tokenizer accepts
                 raise GroundlingError(
-                    f"sample {self.id}: {text!r:.80} contains half a surrogate pair, such as \\ud83d, which is not a "
-                    "character: remove it"
+                    f"sample {self.id}: {text!r:.80} contains half a surrogate pair, such as \\ud83d: remove it"
                 ) from None
 
 

@@ -213,8 +213,7 @@ class NarrativeQA(DatasetPool):
     r"""Questions about a story, answered from its summary, in UnifiedQA's lower-case format ``question \n summary``.
 
     The ``\n`` is a backslash and an n, as in UnifiedQA's training. The summary has no line breaks and is followed by a
-    space. All answers to a question are its references. Since the dataset's files also contain the whole books, they
-    take several gigabytes.
+    space. All answers to a question are its references. The files also contain the whole books: several gigabytes.
     """
 
     hub: ClassVar[DatasetSource] = DatasetSource(
