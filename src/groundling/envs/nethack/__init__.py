@@ -42,7 +42,7 @@ def make_task(task: str, **args: Any) -> "NetHackTask":
 
 
 def recording_in(args: Mapping[str, Any], folder: str) -> dict[str, Any]:
-    """Return a task's arguments with recordings, if any, in ``savedir/folder``, since two envs in one would collide."""
+    """Return a task's arguments with any recordings in ``savedir/folder``, so that files of envs do not collide."""
     if not args.get("savedir"):
         return dict(args)
     return {**args, "savedir": str(Path(args["savedir"]) / folder)}
