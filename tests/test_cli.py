@@ -199,7 +199,7 @@ def test_other_mistakes_are_reported_in_one_line(
     assert "as in doors:Doors" in _error(capsys, "check-env", "doors.Doors")
     assert "did you mean 'Doors'" in _error(capsys, "check-env", "tests.envs.doors:Dors")
     ours = ["train", "demo", "world.env=MiniGrid-Empty-5x5-v0"]
-    assert "~world.args takes those of the experiment out" in _error(capsys, *ours)
+    assert "~world.args removes the experiment's arguments" in _error(capsys, *ours)
     assert "algorithms" in _error(capsys, "list", "algorithm")
 
 

@@ -75,7 +75,7 @@ def test_an_env_that_raises_is_reported(error: BaseException) -> None:
         (3, "no", "truncated must be True or False, got 'no'"),
         (4, [], "info must be a dict"),
         (4, {"goal": "win", "actions": ["a", "a"]}, "listed twice"),
-        (4, {"goal": "win", "actions": ["a", 1]}, "list of texts"),
+        (4, {"goal": "win", "actions": ["a", 1]}, "list of strings"),
         (4, {"goal": "win", "actions": []}, "no action is admissible"),
         (4, {"goal": "win"}, "list of admissible actions is missing"),
         (4, {"goal": "win", "actions": ["go \ud800"]}, r"an action has .* UTF-8 cannot .*'go \\ud800'"),

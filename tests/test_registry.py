@@ -29,7 +29,7 @@ def test_components_are_made_by_id_and_mistakes_name_the_nearest() -> None:
         registry.create("ship", sails=2)
     with pytest.raises(ConfigError, match=r"toy 'ship' needs flag$"):
         registry.create("ship", "Argo")
-    with pytest.raises(ConfigError, match="registered already"):
+    with pytest.raises(ConfigError, match="already registered"):
         registry.register("train")(lambda: "another")
     registry.register("train")(train)  # the same again, as a reloaded module does, is fine
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 _NO_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory")
-_MOST_NAMES = 25  # Largest number of names in a message
+_MOST_NAMES = 25  # Maximum number of names in a message
 
 
 class GroundlingError(Exception):
@@ -17,7 +17,7 @@ class ConfigError(GroundlingError):
 
 
 class UnusedKey(ConfigError):
-    """A key that is set without effect: no chosen component uses it."""
+    """A key that has no effect because no chosen component uses it."""
 
     def __init__(self, key: str, message: str) -> None:
         super().__init__(message)
@@ -29,15 +29,15 @@ class UnknownEnv(ConfigError):
 
 
 class ForeignError(GroundlingError):
-    """A user's code raised or exited: an env, a reward, a judge. Its ``__cause__`` is shown with the traceback."""
+    """User code, such as an env, reward or judge, raised or exited. Its ``__cause__`` is shown with a traceback."""
 
 
 class RunError(GroundlingError):
-    """A run that cannot continue, because of its folder, checkpoints, device or figures."""
+    """A run that cannot continue because of its folder, checkpoints, device or metrics."""
 
 
 class TimeIsUp(SystemExit):
-    """The time limit of the process is near, and it must stop."""
+    """The process is close to its time limit and must stop."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -57,9 +57,9 @@ def pass_out_of_memory(error: BaseException) -> None:
 
 @contextmanager
 def foreign(what: str) -> Iterator[None]:
-    """Raise `ForeignError` if a user's code raises or exits; ``what``, the code and what it did, begins the message.
+    """Raise `ForeignError` if user code raises or exits; the message starts with ``what``, the code and what it did.
 
-    Groundling's own errors, `OSError`, out-of-memory errors, a launcher's time limit and Ctrl-C pass.
+    Groundling's own errors, `OSError`, out-of-memory errors, a launcher's time limit and Ctrl-C are not converted.
     """
     try:
         yield
@@ -72,15 +72,15 @@ def foreign(what: str) -> Iterator[None]:
 
 
 def did_you_mean(name: str, known: Iterable[str], cutoff: float) -> str:
-    """Suggest the nearest names, ignoring case; empty if none has `difflib`'s similarity ``cutoff``."""
+    """Suggest the closest names, ignoring case; empty if no name reaches `difflib`'s similarity ``cutoff``."""
     by_lower = {one.lower(): one for one in known}
     near = difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=cutoff)
     return f"did you mean {' or '.join(repr(by_lower[one]) for one in near)}? " if near else ""
 
 
 def unknown(kind: str, name: str, known: Iterable[str], otherwise: str = "") -> str:
-    """Return the message about an unknown ``name`` with the nearest names, and the advice ``otherwise``."""
+    """Return the message about an unknown ``name``, with the closest known names and the advice ``otherwise``."""
     names = sorted(known)
     hint = did_you_mean(name, names, 0.5) + otherwise
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return f"unknown {kind} {name!r}: {hint}there is {', '.join(names[:_MOST_NAMES]) or 'none'}{more}"
+    return f"unknown {kind} {name!r}: {hint}available: {', '.join(names[:_MOST_NAMES]) or 'none'}{more}"

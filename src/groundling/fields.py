@@ -1,4 +1,4 @@
-"""Sections of a config, and facts about settings, declared at a section's field or a component's argument.
+"""Config sections, and facts about settings that a section's field or a component's argument declares.
 
     class NetHackConfig(WorldConfig):
         num_workers: Annotated[int, Ge(0), NoEffectOnResults] = 0
@@ -7,7 +7,7 @@
     class OpenAIJudge(Judge):
         def __init__(self, model: str, base_url: Annotated[str, CommandLineOnly, Private] = URL) -> None: ...
 
-Resuming, trust, publishing and evaluation read the facts; no other code names a setting.
+Resuming, trust checks, publishing and evaluation use these facts; no other code refers to a setting by name.
 """
 
 import inspect
@@ -30,46 +30,46 @@ class Fact:
     """A property of a setting, as metadata of `typing.Annotated`."""
 
     name: str
-    entries: tuple[str, ...] | None = None  # Entries of a mapping to which it applies; None: the whole value
-    condition: Callable[[Any], bool] | None = None  # Values to which it applies; None: all
+    entries: tuple[str, ...] | None = None  # Mapping entries to which it applies; if None, the whole value
+    condition: Callable[[Any], bool] | None = None  # Returns True for values to which it applies; if None, all
 
     def of(self, *entries: str) -> "Fact":
-        """Restrict it to entries of a mapping, such as arguments of another library."""
+        """Restrict it to some entries of a mapping, such as another library's arguments."""
         return replace(self, entries=entries)
 
     def when(self, condition: Callable[[Any], bool]) -> "Fact":
-        """Restrict it to values: ``attention: Annotated[str, CommandLineOnly.when(is_kernel_of_hub)]``."""
+        """Restrict it to some values: ``attention: Annotated[str, CommandLineOnly.when(is_kernel_of_hub)]``."""
         return replace(self, condition=condition)
 
 
 MayChangeOnResume = Fact("MayChangeOnResume")
-"""A run may be resumed with another value."""
+"""A run may be resumed with a different value."""
 NoEffectOnResults = Fact("NoEffectOnResults")
-"""Runs and evaluations that differ in it alone agree up to rounding and chance; it may change on resume, too."""
+"""Runs and evaluations that differ only in it agree up to rounding and chance; it may also change on resume."""
 OfEvaluation = Fact("OfEvaluation")
-"""Affects what an evaluation measures: recorded with its figures, which are compared only if it is equal."""
+"""Affects what an evaluation measures: recorded with its results, which are compared only if its values are equal."""
 FixedByTraining = Fact("FixedByTraining")
-"""Affected the weights of a checkpoint: its evaluations cannot change it."""
+"""Affects the weights of a checkpoint, so evaluations of the checkpoint cannot change it."""
 TrainingOnly = Fact("TrainingOnly")
-"""Unused by an agent that only plays: such a setting of a file is then ignored instead of refused."""
+"""Not used by an agent that only plays, which ignores such a setting in a file instead of rejecting it."""
 CommandLineOnly = Fact("CommandLineOnly")
-"""Only the command line or the call may set it, not a file: it runs code, names a server or a key, or writes files.
-None, False and 0, which turn it off, are allowed."""
+"""May be set on the command line or in a call, but not in a file: it runs code, names a server or a key, or writes
+files. A file may turn it off with None, False or 0."""
 Private = Fact("Private")
-"""Removed from everything that is shared: reports, published policies, results of studies."""
+"""Removed from everything that is shared: reports, published policies, study results."""
 ReadByModel = Fact("ReadByModel")
-"""Text that a model reads or writes: shared unchanged, since another wording is another agent."""
+"""Text that a model reads or writes: shared unchanged, since different wording makes a different agent."""
 
 
 def are_texts(value: Any) -> bool:
-    """Check for a text, or a list or mapping of texts, as in ``Annotated[list[str], ReadByModel.when(are_texts)]``."""
+    """Return True for a string, or a list or mapping of strings; for conditions: ``ReadByModel.when(are_texts)``."""
     values = [*value, *value.values()] if isinstance(value, Mapping) else [value] if isinstance(value, str) else value
     return isinstance(values, list | tuple) and all(isinstance(one, str) for one in values)
 
 
 @dataclass(frozen=True)
 class OnlyWith:
-    """Marks an argument that does nothing unless another one is set, or has one of ``values``; refused otherwise."""
+    """Marks an argument that has no effect, and is rejected, unless another one is set or has one of ``values``."""
 
     name: str
     values: tuple[Any, ...] = ()
@@ -79,13 +79,13 @@ class OnlyWith:
 class Provided:
     """An argument that the run provides to a component: ``lm: Annotated[LanguageModel, Provided("lm")]``.
 
-    Roles of a policy's arguments: ``lm`` (the model of ``model.path``), ``reference`` (the model as training began, if
-    the algorithm penalises the distance from it), ``value_base`` (the same, for an adapter of the values),
-    ``num_actions``, ``language`` and ``critic``. A reward's or a metric's: ``lm`` (the model under training).
+    A policy's arguments may have the roles ``lm`` (the model of ``model.path``), ``reference`` (the model at the start
+    of training, if the algorithm penalises the distance from it), ``value_base`` (the same, for a value adapter),
+    ``num_actions``, ``language`` and ``critic``; a reward's or a metric's, ``lm`` (the model being trained).
     """
 
     role: str
-    settable: type | None = None  # Type of the value that a config may set instead, with precedence; None: it may not
+    settable: type | None = None  # Type of a value that a config may set instead; if None, it may not set any
     decided_by: str = ""  # Config key on which it depends, for messages
 
 
@@ -109,7 +109,7 @@ def record(declarations: Mapping[str, Iterable[Any]]) -> None:
 
 
 def names_with(fact: Fact) -> Collection[str]:
-    """Return the names that any section or registered component declares with a fact, for unregistered ones."""
+    """Return the names that sections or registered components declare with a fact, for unregistered components."""
     return _names.get(fact.name, ())
 
 
@@ -121,14 +121,14 @@ _TYPE_NAMES: dict[Any, str] = {
     **dict.fromkeys((list, tuple, Sequence), "a list, [value, value]"),
     **dict.fromkeys((dict, Mapping), "a mapping, {name: value}"),
 }
-_BOUNDS = {  # Words, and name in the error's context, by pydantic's type of error
+_BOUNDS = {  # By pydantic's error type: the wording, and the bound's name in the error's context
     "greater_than_equal": ("at least", "ge"),
     "greater_than": ("greater than", "gt"),
     "less_than_equal": ("at most", "le"),
     "less_than": ("less than", "lt"),
 }
 
-Refuse = Callable[[str, Collection[str]], str]  # From an unknown key and its section's keys to the message
+Refuse = Callable[[str, Collection[str]], str]  # Returns the message for an unknown key, given its section's keys
 
 
 class Section(BaseModel):
@@ -142,7 +142,7 @@ class Section(BaseModel):
 
     @classmethod
     def of(cls, values: Any, refuse: Refuse | None = None) -> Self:
-        """Make a section from nested plain values; raise `ConfigError` with `one_line`'s message if they are invalid."""
+        """Create a section from nested plain values; raise `ConfigError` with `one_line`'s message if any is wrong."""
         try:
             return cls.model_validate(values)
         except ValidationError as error:
@@ -177,7 +177,7 @@ def leaves(key: str, node: Any) -> Iterator[tuple[str, Any]]:
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested values by dotted key; lists and empty mappings are values."""
+    """Flatten nested values to dotted keys; lists and empty mappings are kept as values."""
     found: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, Mapping) and value:
@@ -210,7 +210,7 @@ def children(hint: Any, name: str) -> Iterator[Any]:
 
 
 def annotation(owner: type, name: str, usual: Any = None) -> Any:
-    """Return the type, other than Any, that a class or else its nearest base declares for an attribute, or ``usual``."""
+    """Return the type (not Any) that a class, or else its nearest base, declares for an attribute, or ``usual``."""
     hints = (inspect.get_annotations(one, eval_str=True).get(name, Any) for one in owner.__mro__)
     return next((hint for hint in hints if hint is not Any), usual)
 
@@ -221,7 +221,7 @@ def is_section(hint: Any) -> bool:
 
 
 def one_line(error: ValidationError, model: type[BaseModel], prefix: str = "", refuse: Refuse | None = None) -> str:
-    """Format one error of a model, unknown keys first: the key with its ``prefix``, the allowed values, and the value."""
+    """Format one error of a model, unknown keys first: the key with ``prefix``, the allowed values, and the value."""
     errors = error.errors(include_url=False)
     first = next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])
     kind, value, context = first["type"], first["input"], first.get("ctx", {})
@@ -236,7 +236,7 @@ def one_line(error: ValidationError, model: type[BaseModel], prefix: str = "", r
         words, name = _BOUNDS[kind]
         expected = f"{words} {context[name]:.10g}"
     elif kind == "too_short":
-        expected = f"a list or mapping of at least {context['min_length']}"
+        expected = f"a list or mapping of length at least {context['min_length']}"
     elif kind == "value_error":
         expected = str(context["error"])
     else:
@@ -245,7 +245,7 @@ def one_line(error: ValidationError, model: type[BaseModel], prefix: str = "", r
 
 
 def _place(loc: tuple[int | str, ...], model: type[BaseModel], prefix: str) -> tuple[str, Any, list[str]]:
-    """Return the dotted key of an error's location, its type, and the known keys of its section."""
+    """Return the dotted key of an error's location, the key's type, and the known keys of its section."""
     key, known = prefix, list[str]()
     hint: Any = model
     for name in loc:
@@ -255,7 +255,7 @@ def _place(loc: tuple[int | str, ...], model: type[BaseModel], prefix: str) -> t
         here = [f"{key}{field}" for one in sections for field in one.model_fields]
         child = next(children(hint, str(name)), None)
         if child is None and not sections:
-            continue  # pydantic also counts the members of a union as places
+            continue  # pydantic's locations also name members of unions
         key = f"{key[:-1]}[{name}]." if isinstance(name, int) else f"{key}{name}."
         hint, known = child, here or known
     return key[:-1], hint, known

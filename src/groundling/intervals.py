@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 _RESAMPLES = 2000  # Number of bootstrap samples
-_CHUNK = 2**22  # Values drawn in one chunk: 2,000 samples of 50,000 texts would need 1.6 GB
+_CHUNK = 2**22  # Scores resampled in one chunk: 2,000 bootstrap samples of 50,000 scores would need 1.6 GB
 
 
 @dataclass(frozen=True)
@@ -22,14 +22,14 @@ class IntervalEstimate:
     high: float
 
     def text(self, spec: str) -> str:
-        """Format as `0.870 [0.827, 0.903]`; without an interval of zero width, such as that of one run."""
+        """Format as `0.870 [0.827, 0.903]`, omitting an interval of zero width, such as that of a single run."""
         if self.low == self.high:
             return f"{self.value:{spec}}"
         return f"{self.value:{spec}} [{self.low:{spec}}, {self.high:{spec}}]"
 
 
 def interquartile_mean(scores: np.ndarray) -> np.ndarray:
-    """Return the mean of the middle half along the last axis; for fewer than four values, of all.
+    """Return the mean of the middle half along the last axis; for fewer than four values, the mean of all.
 
     ``n // 4`` values are cut at each end, as in SciPy's ``trim_mean(scores, 0.25)`` and rliable's ``aggregate_iqm``.
     """
@@ -44,13 +44,13 @@ def estimate(
 ) -> IntervalEstimate:
     """Return a statistic of all scores with its stratified percentile-bootstrap 95 % interval.
 
-    Runs are drawn with replacement for each task independently, as in rliable's ``get_interval_estimates``; only the
-    random draws differ. The interval of one run is its value; of three runs of one task, at most their range.
+    Runs are resampled with replacement independently for each task, as in rliable's ``get_interval_estimates``; only
+    the random draws differ. For one run, the interval is its value; for three runs of one task, at most their range.
 
     Args:
         scores: ``(runs, tasks)``, or ``(runs,)`` for one task.
-        statistic: From ``(…, runs × tasks)`` to ``(…,)``.
-        seed: Seed of the draws: equal scores give equal intervals.
+        statistic: Function from ``(…, runs × tasks)`` to ``(…,)``.
+        seed: Seed for resampling; equal scores give equal intervals.
     """
     table = scores.reshape(len(scores), -1)  # (runs, tasks)
     runs, tasks = table.shape
@@ -65,7 +65,7 @@ def estimate(
 
 
 def interquartile_band(curves: np.ndarray, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return interquartile mean and pointwise 95 % interval of curves ``(runs, points)``; runs are drawn whole."""
+    """Return interquartile mean and pointwise 95 % interval of curves ``(runs, points)``, resampling whole runs."""
     runs = len(curves)
     drawn = np.random.default_rng(seed).integers(runs, size=(_RESAMPLES, runs))
     values = interquartile_mean(np.moveaxis(curves[drawn], 1, -1))  # (resamples, points)
@@ -74,9 +74,9 @@ def interquartile_band(curves: np.ndarray, seed: int = 0) -> tuple[np.ndarray, n
 
 
 def area_under_curve(steps: np.ndarray, values: np.ndarray, total: float) -> float:
-    """Return the mean height from step 0 to ``total`` of a curve ``(points,)`` over ascending steps.
+    """Return the mean height of a curve ``(points,)`` over ascending steps, from step 0 to ``total``.
 
-    The curve is linear between points and constant outside of them.
+    The curve is linear between points and constant outside them.
     """
     inside = steps < total
     x = np.concatenate([[0.0], steps[inside], [total]])
@@ -85,7 +85,7 @@ def area_under_curve(steps: np.ndarray, values: np.ndarray, total: float) -> flo
 
 
 def wilson_interval(successes: int, count: int, z: float = 1.959964) -> tuple[float, float]:
-    """Return Wilson's score interval of a proportion (Wilson 1927); 95 % by default."""
+    """Return Wilson's score interval for a proportion (Wilson 1927); 95 % by default."""
     if count <= 0 or not 0 <= successes <= count:
         raise ValueError(f"expected 0 <= successes <= count and count > 0, got {successes} of {count}")
     p = successes / count

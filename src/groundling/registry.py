@@ -21,7 +21,7 @@ _NAMED = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWOR
 
 @cache
 def named_parameters(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """Return the parameters that can be given by name."""
+    """Return the parameters that can be passed by name."""
     parameters = inspect.signature(factory).parameters
     return {name: parameter for name, parameter in parameters.items() if parameter.kind in _NAMED}
 
@@ -38,14 +38,14 @@ def provided(factory: Callable[..., Any]) -> dict[str, Provided]:
 
 
 def missing_arguments(factory: Callable[..., Any], given: Collection[str]) -> list[str]:
-    """Return the names of required arguments that are not given, in order."""
+    """Return the names of required arguments that are missing from ``given``, in order."""
     needed = [name for name, one in named_parameters(factory).items() if one.default is one.empty]
     return [name for name in needed if name not in given]
 
 
 @cache
 def arguments_model(factory: Callable[..., Any]) -> type[BaseModel]:
-    """Derive a model of the arguments that a config may set, which checks types and bounds strictly."""
+    """Build a pydantic model of the arguments that a config may set, which checks types and bounds strictly."""
     takes_any = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(factory).parameters.values())
     types = {name: _of_yaml(one.annotation) for name, one in named_parameters(factory).items()}
     types |= {name: one.settable for name, one in provided(factory).items()}
@@ -61,7 +61,7 @@ def arguments_model(factory: Callable[..., Any]) -> type[BaseModel]:
 
 
 def _of_yaml(hint: Any) -> Any:
-    """Accept a list for a tuple, which YAML lacks; entries stay strict. Forward references are Any."""
+    """Accept a list for a tuple, since YAML has no tuples; entries stay strict. Forward references become Any."""
     if hint is inspect.Parameter.empty or isinstance(hint, str) or "ForwardRef" in repr(hint):
         return Any
     origin, args = get_origin(hint), get_args(hint)
@@ -78,15 +78,15 @@ def _of_yaml(hint: Any) -> Any:
 def check_arguments(factory: Callable[..., Any], args: Mapping[str, Any], component: str, prefix: str = "") -> None:
     """Raise `ConfigError` if an argument, as read from YAML, is unknown, of the wrong type or out of bounds.
 
-    For messages, ``component`` is a name such as ``policy 'token'``, and ``prefix`` such as ``policy.args.``.
+    Messages use ``component``, such as ``policy 'token'``, and ``prefix``, such as ``policy.args.``.
     """
     model = arguments_model(factory)
 
     def refuse(key: str, known: Collection[str]) -> str:
         name = key.removeprefix(prefix)
         if (given := provided(factory).get(name)) is not None:
-            return f"{key} cannot be set: the run gives it to the {component}, by {given.decided_by or given.role}"
-        takes_out = f"; ~{prefix[:-1]} takes the experiment's out" if prefix.endswith("args.") else ""
+            return f"{key} cannot be set: the run provides it to {component}, from {given.decided_by or given.role}"
+        takes_out = f"; ~{prefix[:-1]} removes the experiment's arguments" if prefix.endswith("args.") else ""
         return unknown(f"argument of {component}", name, model.model_fields) + takes_out
 
     def usual(name: str) -> Any:
@@ -103,7 +103,7 @@ def check_arguments(factory: Callable[..., Any], args: Mapping[str, Any], compon
                 if not (other in fact.values if fact.values else other):
                     wanted = "".join(f"={'null' if one is None else one}" for one in fact.values[:1])
                     setting, needed = f"{prefix}{name}={args[name]!s:.100}", f"{prefix}{fact.name}{wanted}"
-                    raise ConfigError(f"{setting} does nothing without {needed}: set that, or leave {name} out")
+                    raise ConfigError(f"{setting} does nothing without {needed}: set that too, or remove {name}")
 
 
 def _check_construction(made: Any) -> None:
@@ -129,7 +129,7 @@ def check_bounds(section: Any, prefix: str) -> None:
 
 
 def taken(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the ``given`` keyword arguments that a function takes."""
+    """Return the ``given`` keyword arguments that a function accepts."""
     parameters = inspect.signature(function).parameters
     takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     return {name: value for name, value in given.items() if takes_all or name in parameters}
@@ -137,18 +137,18 @@ def taken(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, A
 
 T = TypeVar("T")
 # Advice for an unknown id
-IMPORT = "if a module of yours registers it, add --import MODULE (in Python, import it first); "
-imported_modules: list[str] = []  # Named by ``--import``, and imported by worker processes as well
+IMPORT = "if your own module registers it, add --import MODULE (in Python, import it first); "
+imported_modules: list[str] = []  # Passed with ``--import``; worker processes import them as well
 
 
 def import_words(modules: Iterable[str]) -> list[str]:
-    """Return the ``--import`` words of a command line for modules; invalid names are left out."""
+    """Return the ``--import`` arguments of a command line for modules, without invalid names."""
     return [word for name in modules if re.fullmatch(r"[\w.]+", name) for word in ("--import", name)]
 
 
 @contextmanager
 def naming_modules(imports: Sequence[str], where: object) -> Iterator[None]:
-    """Name the modules of ``imports`` that are missing in a `ConfigError`; ``where`` is the config's file or run."""
+    """Add missing modules of ``imports`` to a `ConfigError`'s message; ``where`` is the config's file or run."""
     try:
         yield
     except UnusedKey:
@@ -159,19 +159,19 @@ def naming_modules(imports: Sequence[str], where: object) -> Iterator[None]:
         if not missing or words in str(error):
             raise
         raise (UnknownEnv if isinstance(error, UnknownEnv) else ConfigError)(
-            f"{error}; {where} was made with modules of its author's: if you have them and trust them, add {words} (in "
+            f"{error}; {where} was created with its author's own modules: if you have and trust them, add {words} (in "
             "Python, import them first)"
         ) from error
 
 
 def missing_modules(imports: Sequence[str]) -> list[str]:
-    """Return the modules that are not imported; empty if an entry is not a module's name, for safety of messages."""
+    """Return the modules that are not imported, or an empty list if an entry is not a valid (safe) module name."""
     missing = [module for module in imports if module not in sys.modules]
     return missing if all(re.fullmatch(r"[\w.]+", module) for module in missing) else []
 
 
 class ComponentConfig(Section):
-    """A registered component as a config names it; `groundling list` shows the ids."""
+    """A registered component, named by its id in a config; `groundling list` shows the ids."""
 
     id: str
     args: dict[str, Any] = {}
@@ -179,10 +179,10 @@ class ComponentConfig(Section):
 
 @dataclass(eq=False)
 class Registry(Generic[T]):
-    """Map an id to the class or function that makes a component.
+    """Maps ids to the classes or functions that create components.
 
     A config names components by id and keyword arguments; nothing is imported from a path in a config or checkpoint.
-    Users' components register themselves in modules that are imported, as by ``--import my_module``::
+    Custom components are registered when their module is imported, for example with ``--import my_module``::
 
         @policies.register("mine")
         class MyPolicy: ...
@@ -196,8 +196,8 @@ class Registry(Generic[T]):
     def register(self, id: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
         """Decorate a class or function so that ``create(id, ...)`` calls it; raise `ConfigError` if the id is taken.
 
-        A class then checks its arguments whenever it is constructed. A definition replaces itself, as when a module is
-        reloaded or a script imports itself.
+        A registered class checks its arguments on construction. A definition may be registered again, for example when
+        a module is reloaded or a script imports itself.
         """
 
         def add(factory: Callable[..., T]) -> Callable[..., T]:
@@ -206,7 +206,7 @@ class Registry(Generic[T]):
             origin = name, os.path.realpath(file) if file else factory.__module__
             if self._origins.get(id, origin) != origin:
                 taken = self._factories[id].__module__
-                raise ConfigError(f"{self.kind} {id!r} is registered already, by {taken}: choose another id")
+                raise ConfigError(f"{self.kind} {id!r} is already registered by {taken}: choose a different id")
             self._factories[id], self._origins[id] = factory, origin
             record(declarations(factory))
             if isinstance(factory, type) and named_parameters(factory):
@@ -216,7 +216,7 @@ class Registry(Generic[T]):
         return add
 
     def adapt(self, others: "Registry[Any]", adapt: Callable[[str], Callable[..., T]]) -> None:
-        """Include components of another registry, after this one's own; ``adapt(id)`` returns a factory for this one."""
+        """Include another registry's components after this one's own; ``adapt(id)`` returns a factory for this one."""
         self._adapted.append((others, adapt))
 
     def get(self, id: str) -> Callable[..., T]:
@@ -229,7 +229,7 @@ class Registry(Generic[T]):
         raise ConfigError(unknown(self.kind, id, self, IMPORT))
 
     def create(self, id: str, *args: Any, **kwargs: Any) -> T:
-        """Make the component ``id``; raise `ConfigError` for an unknown id, or invalid or missing arguments."""
+        """Create the component ``id``; raise `ConfigError` for an unknown id, or invalid or missing arguments."""
         factory = self.get(id)
         given = provided(factory)
         check_arguments(factory, {k: v for k, v in kwargs.items() if k not in given}, f"{self.kind} {id!r}")
@@ -238,7 +238,7 @@ class Registry(Generic[T]):
         return factory(*args, **kwargs)
 
     def check(self, id: str, args: dict[str, Any], key: str) -> None:
-        """Check an id and arguments, given in a config at ``key``, before anything is built; errors as in `create`."""
+        """Check an id and arguments set in a config at ``key`` before building anything; same errors as `create`."""
         factory, component = self.get(id), f"{self.kind} {id!r}"
         check_arguments(factory, args, component, f"{key}.args.")
         if missing := missing_arguments(factory, {*args, *provided(factory)}):
@@ -246,7 +246,7 @@ class Registry(Generic[T]):
             raise ConfigError(f"{component} needs {names}{self._hint(id)}")
 
     def _hint(self, id: str) -> str:
-        """Add to the message about missing arguments of the component ``id``."""
+        """Return a hint to append to the message about missing arguments of the component ``id``."""
         others = next((one for one, _ in self._adapted if id in one and id not in self._factories), None)
         return "" if others is None else others._hint(id)
 

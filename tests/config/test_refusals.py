@@ -67,7 +67,7 @@ _DEMO = [
     ("algorithm.id=pppo", "unknown algorithm 'pppo': did you mean 'ppo'"),
     ("policy.id=nobody", "action_scoring"),
     ("algorithm.args.learning_rat=1", "'learning_rat': did you mean 'learning_rate'"),
-    ("policy.args.recurrence=3", "'action_scoring' 'recurrence': there is .* ~policy.args takes the experiment's out"),
+    ("policy.args.recurrence=3", "'action_scoring' 'recurrence': available: .* ~policy.args removes the experiment's"),
     ("algorithm.args.learning_rate=fast", "^algorithm.args.learning_rate must be a number, got 'fast'$"),
     ("algorithm.args.learning_rate=nan", "^algorithm.args.learning_rate must be a finite number, got nan$"),
     ("algorithm.args.learning_rate_schedule=cubic", "must be one of constant, linear, cosine, got 'cubic'$"),
@@ -151,7 +151,7 @@ def test_a_wrong_setting_is_refused_in_one_line(experiment: str, overrides: list
 
 
 def test_a_suggestion_is_made_only_where_a_name_is_near() -> None:
-    with pytest.raises(ConfigError, match="there is calibration, compat, language") as error:
+    with pytest.raises(ConfigError, match="available: calibration, compat, language") as error:
         compose("demo-easy", ["policy.args.recurrence=3"])
     assert "did you mean" not in str(error.value)
 

@@ -263,7 +263,7 @@ def test_a_french_run_is_french_throughout(tmp_path: Path) -> None:
     assert config.world.probes is None and "template_test: left out" in notes
     config, _ = _glam(tmp_path, "language=french", "action_space=[gauche,droite,avancer]")
     assert config.world.actions == ["gauche", "droite", "avancer"]
-    with pytest.raises(GroundlingError, match="cannot name the action 'sleep' in french"):
+    with pytest.raises(GroundlingError, match="cannot translate the action 'sleep' to french"):
         _glam(tmp_path, "language=french", "action_space=[turn_left,turn_right,sleep]")
     small = ["model.path=starter", "device=cpu", "training.steps=4", "world.num_steps=2"]
     words = [*needed("glam-local", tmp_path), f"{RL}.language=french"]

@@ -236,7 +236,7 @@ def test_wrong_arguments_are_errors() -> None:
     with pytest.raises(ConfigError, match="'goto'"):
         gymnasium.make("BabyAI-MixedTrainLocal-v0", tasks=["gotoo"])
     for nothing in ("goto", []):
-        with pytest.raises(ConfigError, match="expected a list of at least one of goto, pickup"):
+        with pytest.raises(ConfigError, match="expected a list with at least one of goto, pickup"):
             gymnasium.make("BabyAI-MixedTrainLocal-v0", tasks=nothing)
     with pytest.raises(ConfigError, match="BabyAI-GoToLocal-v0"):
         make_text_env("BabyAI-GoToLocl-v0")

@@ -18,7 +18,7 @@ from groundling.envs.text_episode import training_seed
 from groundling.errors import ConfigError
 from tests.envs.doors import Wandering
 
-_DRAW = "Draw everything from self.np_random"
+_DRAW = "Sample everything from self.np_random"
 
 
 def test_episodes_are_played_and_replayed() -> None:
@@ -31,18 +31,18 @@ def test_episodes_are_played_and_replayed() -> None:
     assert list(check_env("test/Doors-v0", {}, history=1).shown) == [0, 1]  # steps, not quoted observations
 
 
-@pytest.mark.parametrize(("which", "where"), [(3, r"after 1 steps its goal"), (5, r"and in a new env \('open black'")])
+@pytest.mark.parametrize(("which", "where"), [(3, r"after 1 steps its goal"), (5, r"but in a new env \('open black'")])
 def test_an_episode_is_resumed_in_its_middle(which: int, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Wandering, "instances", 0)
-    with pytest.raises(ConfigError, match=rf"Draw everything from self\.np_random.*{where}"):
+    with pytest.raises(ConfigError, match=rf"Sample everything from self\.np_random.*{where}"):
         check_env("test/Wandering-v0", {"which": which}, num_episodes=2)
 
 
 @pytest.mark.parametrize(
     ("id", "args", "message"),
     [
-        ("test/Shared-v0", {"part": "order"}, "next to another env .* share the module random"),
-        ("test/Counted-v0", {}, "reverse order.* take nothing from the episodes before"),
+        ("test/Shared-v0", {"part": "order"}, "next to another env .* random module is shared"),
+        ("test/Counted-v0", {}, "reverse order.* carry nothing over from earlier episodes"),
     ],
 )
 def test_state_shared_by_envs_or_episodes_is_an_error(id: str, args: dict[str, str], message: str) -> None:
@@ -72,7 +72,7 @@ def test_episodes_are_played_with_another_hash_seed(capsys: pytest.CaptureFixtur
     before = os.environ.get("PYTHONHASHSEED")
     assert main(["check-env", "tests.envs.doors:Hashed"]) == 1
     line = capsys.readouterr().err
-    assert "in another process, with PYTHONHASHSEED=" in line and "sort what comes from a set" in line
+    assert "in another process with PYTHONHASHSEED=" in line and "sort sets with" in line
     assert "after 0 steps its actions differed" in line and os.environ.get("PYTHONHASHSEED") == before
 
 
@@ -96,7 +96,7 @@ def _compared(**args: Any) -> list[str]:
 def test_the_splits_are_compared() -> None:
     few = check_env("test/Games-v0", {"count": 3}, num_episodes=1).doubts
     assert len(few) == 1 and few == _compared(count=3)
-    assert few[0].startswith("200 of 200 held-out episodes begin as one of 200 training episodes")
+    assert few[0].startswith("200 of 200 held-out episodes start exactly like one of 200 training episodes")
     assert _compared(count=2**20, identity="shown") == []
 
 
@@ -158,10 +158,10 @@ def test_findings_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("method", "message"),
     [
-        ("init", "env check-env/Broken-v0, as it was made with"),
-        ("reset", f"in its reset: seed {training_seed(0, 0, 0)}, episode 0, after 0 steps"),
-        ("step", "in its step 'open "),
-        ("close", "as it was closed,"),
+        ("init", "env check-env/Broken-v0, while being created with"),
+        ("reset", f"during reset: seed {training_seed(0, 0, 0)}, episode 0, after 0 steps"),
+        ("step", "during step 'open "),
+        ("close", "while being closed,"),
     ],
 )
 def test_the_first_line_says_where_an_env_raised(

@@ -58,8 +58,8 @@ def test_a_checkpoint_of_other_episode_seeds_is_refused() -> None:
     other.reset()
     other.step([2, 2])
     state = other.state_dict()
-    with pytest.raises(RunError, match=r"of seed \d+ in the checkpoint and of seed \d+ in this version"):
+    with pytest.raises(RunError, match=r"has seed \d+ in the checkpoint and seed \d+ in this version"):
         envs.load_state_dict(state)
     former = [{name: value for name, value in one.items() if name != "seed"} for one in state]
-    with pytest.raises(RunError, match=r"of another seed in the checkpoint .* begin a new run"):
+    with pytest.raises(RunError, match=r"has a different seed in the checkpoint .* start a new run"):
         envs.load_state_dict(former)

@@ -93,8 +93,8 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("evaluations", _figure("a.b"), r"a\.b"),
     *(("recordings", row, "not a recorded round") for row in _ROUNDS),
     ("pools of files", _rows(reference="\ud800"), "half a surrogate pair"),
-    ("pools of files", _rows(reference=5), "must be texts, got 5"),
-    *(("pools of the hub", ("daily_dialog", [row]), "has another form than") for row in _HUB_ROWS),
+    ("pools of files", _rows(reference=5), "must be strings, got 5"),
+    *(("pools of the hub", ("daily_dialog", [row]), "has a different format than") for row in _HUB_ROWS),
     *(("pairs in Parquet", _pairs(content), "") for content in (_NOT_UTF8, _TWO_SHAPES, b"PAR1" * 9)),
     *(("pools of files", _File("parquet", content), "") for content in (_NOT_UTF8, b"PAR1" * 9)),
     ("pairs in Parquet", _labels(_plain([{"preference": 256}] * 2)), ""),
@@ -137,5 +137,5 @@ def test_lookalikes_are_not_verdicts() -> None:
 
 @pytest.mark.parametrize("prompt, references", [("go \ud800", ()), ("go", "on it"), ("go", None), ("go", {"on it"})])
 def test_a_sample_has_texts(prompt: str, references: Any) -> None:
-    with pytest.raises(GroundlingError, match=r"half a surrogate pair|references must be a tuple of texts"):
+    with pytest.raises(GroundlingError, match=r"half a surrogate pair|references must be a tuple of strings"):
         Sample("a", prompt, references)

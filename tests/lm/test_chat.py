@@ -140,7 +140,7 @@ def test_a_prompt_that_is_too_long_loses_words_only(tokenizer, template):
         assert ("word29" in kept, "word0" in kept) == ((True, False) if side == "left" else (False, True))
         assert "Be brief." in kept
     assert chat.opening("Be brief.", words, room=len(whole)) == whole
-    with pytest.raises(GroundlingError, match="has no room for words"):
+    with pytest.raises(GroundlingError, match="has no room for a message"):
         chat.opening("Be brief.", words, room=len(nothing))
 
 
@@ -229,7 +229,7 @@ def test_messages_that_are_not_a_conversation(roles):
 
 @pytest.mark.parametrize("conversation", ["hi", [None], [{"role": "user"}], [{"role": "user", "content": None}]])
 def test_invalid_messages(conversation):
-    with pytest.raises(GroundlingError, match="is no message"):
+    with pytest.raises(GroundlingError, match="is not a message"):
         Sample.of_messages("one", conversation)
     with pytest.raises(GroundlingError, match="must be pairs"):
         Sample("one", "go", earlier=(("look",),))

@@ -65,7 +65,7 @@ def test_impossible_requests_are_reported(tmp_path: Path, capsys: pytest.Capture
     for agent, more, wanted in (
         ("head", ["policy.args.num_actions=2"], "has 2 outputs"),
         ("head", ["~policy.args.num_actions"], "set policy.args.num_actions"),
-        ("scoring", ["world.actions=[left, right]"], "has any text as its action"),
+        ("scoring", ["world.actions=[left, right]"], "has free-text actions"),
         ("scoring", ["world.probes=1"], "change at each step"),
         ("scoring", ["world.timeout=5"], "applies only to envs in workers"),
         ("scoring", ["world.num_workers=2", "world.timeout=0"], "world.timeout must be greater than 0"),

@@ -1,4 +1,4 @@
-"""Gymnasium envs whose observations are described in words, NetHack's tasks, and pools of texts."""
+"""Gymnasium envs whose observations are described in words, NetHack tasks, and text generation."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ _SUBPACKAGES = ("babyai_text", "nethack", "text_generation", "textworld_express"
 
 
 def try_one() -> str:
-    """Make a bundled env and begin an episode; return a sentence about it."""
+    """Create a bundled env, start an episode and return a sentence about it."""
     import gymnasium
 
     _, info = gymnasium.make(next(iter(LEVELS))).reset(seed=0)

@@ -1,4 +1,4 @@
-"""The bundled envs by their Gymnasium ids; their code is imported when one is made."""
+"""The bundled envs by Gymnasium id; an env's code is imported when it is created."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ ABOUT = {
     _WRITING: "a text for each prompt of a pool, token by token",
     _NETHACK: "one of Motif's tasks in NetHack",
     _EXPRESS: "a game of TextWorldExpress (extra worlds)",
-}  # descriptions in `groundling list envs`, by the module that makes the env
+}  # descriptions for `groundling list envs`, by the module that creates the env
 
 MIXED_TASKS = ("goto", "pickup", "open", "putnext", "pick up seq go to")
 LEVELS: dict[str, dict[str, object]] = {
@@ -39,7 +39,7 @@ TEXTWORLD_EXPRESS = "TextWorldExpress-v0"
 
 
 def register() -> None:
-    """Register the envs with Gymnasium; neither nle nor TextWorldExpress need be installed."""
+    """Register the envs with Gymnasium; neither nle nor TextWorldExpress needs to be installed."""
     import minigrid  # noqa: F401  (registers its own envs first)
 
     for id, arguments in LEVELS.items():

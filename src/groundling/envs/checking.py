@@ -1,4 +1,4 @@
-"""Checks of a text env before training: its observations, equal episodes for equal seeds, and its two splits."""
+"""Checks of a text env before training: its observations, reproducible episodes, and the two splits of its seeds."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from groundling.envs.text_episode import TextEpisode, held_out_seed, training_se
 from groundling.envs.vector import TextVectorEnv, UnequalEpisode
 from groundling.errors import ConfigError, foreign
 
-_KEPT = 16  # Number of observations kept for the preferences of a model
+_KEPT = 16  # Number of observations kept for computing a model's preferences
 
 _Refuse = Callable[[TextEpisode, str], NoReturn]
 _Hashes = dict[str, int]  # Hashes of an observation's parts, by name
@@ -32,17 +32,17 @@ class RandomPlay:
 
     episodes: list[TextEpisode] = field(default_factory=list)
     steps: int = 0
-    seconds: float = 0.0  # seconds of resets and steps
+    seconds: float = 0.0  # time spent in resets and steps
     fewest_actions: int = 0
     most_actions: int = 0
     texts: dict[str, dict[str, None]] = field(default_factory=lambda: {"goals": {}, "actions": {}, "observations": {}})
-    """Distinct texts by kind, in the order of their first occurrence."""
+    """Distinct strings by kind, in the order of their first occurrence."""
     shown: dict[int, TextObservation] = field(default_factory=dict)
-    """First observation, and one with its past in mid-episode; by the number of steps before it."""
+    """The first observation, and one in mid-episode with its history; by the number of steps before it."""
     choices: list[TextObservation] = field(default_factory=list)  # some observations with several actions
-    resumed_after: int = 0  # steps after which an episode was continued in a new env; 0: none was
-    doubts: list[str] = field(default_factory=list)  # warnings about what is probably not intended
-    hashes: list[list[_Hashes]] = field(default_factory=list)  # of each episode before each of its steps
+    resumed_after: int = 0  # steps after which an episode was continued in a new env; 0 if none was
+    doubts: list[str] = field(default_factory=list)  # warnings about probable mistakes
+    hashes: list[list[_Hashes]] = field(default_factory=list)  # for each episode, before each step
 
 
 def check_env(
@@ -55,18 +55,18 @@ def check_env(
     max_steps: int = 10_000,
     seed: int = 0,
 ) -> RandomPlay:
-    """Play random training episodes of an env, play them again here and in another process, and compare both splits.
+    """Play random training episodes of an env, replay them here and in another process, and compare both splits.
 
     Args:
-        actions: Names of all its actions; None: it lists them, or is one of BabyAI's.
-        history: Number of observations shown at most; None: all.
+        actions: Names of all actions; None if the env lists its own, or is a BabyAI env.
+        history: Maximum number of observations shown; None for all.
         num_episodes: Number of episodes.
         max_steps: Number of steps after which an episode is assumed to be endless.
 
     Raises:
-        ConfigError: It is unsuitable for training, or equal seeds give unequal episodes; the message says what to fix.
+        ConfigError: The env is unsuitable for training, or equal seeds give unequal episodes; it says what to fix.
         ForeignError: The env raises.
-        RunError: The env breaks at some step.
+        RunError: The env returns something invalid at some step.
     """
     names = name_actions(id, args, given=actions)
     maker = TextEnvMaker.of(id, **args)
@@ -86,19 +86,19 @@ def check_env(
         played = _play(id, envs, history, num_episodes, max_steps, np.random.default_rng(seed))
     backwards = partial(make, num_envs=2, last=len(played.episodes) - 1)
     again = list(zip(played.episodes, played.hashes, strict=True))
-    when = "the second time, in reverse order and next to another env in one process"
+    when = "when replayed in reverse order next to another env in the same process"
     played.resumed_after = _play_again(partial(_refuse, id, when, ""), backwards(), again[::-1], backwards)
     before = os.environ.get("PYTHONHASHSEED")
     other = "2" if before == "1" else "1"
     with mock.patch.dict(os.environ, PYTHONHASHSEED=other):
-        elsewhere = f"in another process, with PYTHONHASHSEED={other}"
+        elsewhere = f"when replayed in another process with PYTHONHASHSEED={other}"
         _play_again(partial(_refuse, id, elsewhere, _ADVICE_ON_ORDER), make(num_workers=1), again)
     for what, kind in (("a goal", "goals"), ("an action", "actions")):
         texts = played.texts[kind]
         if any(not text.strip() for text in texts):
-            played.doubts.append(f"{what} is empty: a model reads nothing there")
+            played.doubts.append(f"{what} is empty, so a model has nothing to read there")
         if broken := sorted(t for t in texts if len(t.strip().splitlines()) > 1 or "\n" in t):
-            doubt = f"{what} has line breaks, which a prompt has between its parts: {broken[0]!r:.80}"
+            doubt = f"{what} has line breaks, which separate the parts of a prompt: {broken[0]!r:.80}"
             played.doubts.append(doubt)
     played.doubts += compare_splits(id, maker)
     return played
@@ -132,8 +132,8 @@ def _play(
         observation = step.observations[0]
         if played.steps > max_steps * (1 + len(played.episodes)):
             raise ConfigError(
-                f"{id}: an episode has not ended after {max_steps:,} steps: end it (terminated), or give it a limit "
-                "(truncated; gymnasium.register takes max_episode_steps)"
+                f"{id}: an episode has not ended after {max_steps:,} steps: end it (terminated), or set a time limit "
+                "(truncated; pass max_episode_steps to gymnasium.register)"
             )
     played.seconds = time.monotonic() - started
     return played
@@ -141,21 +141,21 @@ def _play(
 
 def _refuse(id: str, when: str, advice: str, before: TextEpisode, difference: str) -> NoReturn:
     raise ConfigError(
-        f"{id}: seed {before.seed} and the same {before.length} actions gave another episode {when}: a run could not "
-        f"be resumed exactly. {advice}Draw everything from self.np_random, which super().reset(seed=seed) seeds (all "
-        "envs of a process share the module random), take nothing from the episodes before, and list actions in a "
-        f"fixed order ({difference})"
+        f"{id}: seed {before.seed} and the same {before.length} actions gave a different episode {when}, so a run "
+        f"cannot be resumed exactly. {advice}Sample everything from self.np_random, which super().reset(seed=seed) "
+        "seeds (the random module is shared by all envs of a process), carry nothing over from earlier episodes, and "
+        f"list actions in a fixed order ({difference})"
     )
 
 
 _ADVICE_ON_ORDER = (
-    "Python orders sets of texts by the hash seed, which each process draws: sort what comes from a set, as in "
-    "sorted(…), and use hashlib in place of hash(). "
+    "The order of a set of strings depends on Python's hash seed, which differs between processes: sort sets with "
+    "sorted(…), and use hashlib instead of hash(). "
 )
 
 
 def _refuse_loss(text: str) -> NoReturn:
-    raise ConfigError(f"the env was played in this process, and not in another one, as a resumed run needs: {text}")
+    raise ConfigError(f"the env works in this process but not in another one, which a resumed run needs: {text}")
 
 
 def _play_again(
@@ -164,8 +164,8 @@ def _play_again(
     episodes: Sequence[tuple[TextEpisode, list[_Hashes]]],
     make: Callable[[], TextVectorEnv] | None = None,
 ) -> int:
-    """Play episodes again in the first of ``envs``, next to random play in the others, and close them. With ``make``,
-    finish the longest episode in new envs, too; return the number of its steps before that, or 0.
+    """Replay episodes in the first of ``envs``, with random play in the others, then close them all. With ``make``,
+    also finish the longest episode in new envs; return the number of its steps before that, or 0.
     """
     rng, resumed_after = np.random.default_rng(1), 0
     longest = max((episode for episode, _ in episodes), key=lambda episode: episode.length)
@@ -181,7 +181,7 @@ def _play_again(
                 seen = envs.observations()[0]
                 for part, hashed in _hashes(seen).items():
                     if hashed != hashes[taken][part]:
-                        refuse(before, f"after {taken} steps its {part} differed: {getattr(seen, part)!r:.80} now")
+                        refuse(before, f"after {taken} steps its {part} differed, now {getattr(seen, part)!r:.80}")
                 if taken < before.length - 1 and step(action):
                     refuse(before, f"it ended after {taken + 1} steps")
             if make is not None and before is longest and before.length > 1:
@@ -192,7 +192,7 @@ def _play_again(
                     except UnequalEpisode:
                         present = (each.observations()[0] for each in (envs, resumed))
                         was, now = ((one.goal, one.descriptions[-1], one.actions) for one in present)
-                        refuse(before, f"it showed {was!r:.160}, and in a new env {now!r:.160}")
+                        refuse(before, f"it showed {was!r:.160}, but in a new env {now!r:.160}")
                     last = [before.actions[-1], *[None] * (envs.num_envs - 1)]
                     _compare_end(refuse, resumed.step(last).episodes, before)
             _compare_end(refuse, step(before.actions[-1]), before)
@@ -212,21 +212,21 @@ def _compare_end(refuse: _Refuse, ended: Sequence[TextEpisode], before: TextEpis
             refuse(before, f"{name} was {one!r:.60}, then {other!r:.60}")
     # Only the env's own process knows BabyAI's task.
     if not ended or replace(ended[0], task=before.task, number=before.number) != before:
-        refuse(before, "it ended at another step")
+        refuse(before, "it ended at a different step")
 
 
-_RESETS, _SECONDS = 200, 2.0  # limits on the resets of each split and on their seconds
+_RESETS, _SECONDS = 200, 2.0  # limits on the number of resets of each split and on their duration
 _TASK_KEYS = (
     *("task", "task_id", "task_name", "game", "game_id", "gamefile", "extra.gamefile"),
     *("level", "level_id", "level_name", "variation", "variation_idx", "variationIdx"),
 )  # info keys of the task in ALFWorld, ScienceWorld, TextWorld and others
 _CHANCE = 0.001  # Upper bound on the probability of a false warning about tasks
-_SHARE = 0.05  # Share of held-out beginnings met in training from which they are reported
+_SHARE = 0.05  # Share of held-out starts also seen in training from which a warning is given
 _SHOWN = 3
 
 
 def compare_splits(id: str, make: Callable[[], gymnasium.Env[Any, Any]]) -> list[str]:
-    """Reset an env with seeds of both splits; warn about tasks of one split and beginnings that both have. Tasks are
+    """Reset an env with seeds of both splits; warn about tasks that only one has and starts that both have. Tasks are
     compared by the info's task ids, else by goals, else by first observations. ``id`` names the env in messages.
     """
     starts: tuple[list[str], list[str]] = ([], [])
@@ -237,7 +237,7 @@ def compare_splits(id: str, make: Callable[[], gymnasium.Env[Any, Any]]) -> list
             if number and time.monotonic() > end:
                 break
             for split, seed in enumerate((training_seed(0, 0, number), held_out_seed(number))):
-                with foreign(f"env {id}, as it was reset with seed {seed},"):
+                with foreign(f"env {id}, while being reset with seed {seed},"):
                     observation, info = read_reset(env.reset(seed=seed))
                 shown = read_text_step(observation, info)
                 current = {"current_task": getattr(env.unwrapped, "current_task", None)}  # BabyAI's
@@ -254,17 +254,17 @@ def compare_splits(id: str, make: Callable[[], gymnasium.Env[Any, Any]]) -> list
     repeated = sum(start in trained for start in starts[1])
     if repeated >= _SHARE * resets:
         warnings.append(
-            f"{repeated} of {resets} held-out episodes begin as one of {resets} training episodes does (equal goal, "
-            "observation and actions): if these are the same games, held-out success measures what was memorised; "
-            "choose other games where groundling.envs.text_episode.is_held_out(seed)"
+            f"{repeated} of {resets} held-out episodes start exactly like one of {resets} training episodes (same "
+            "goal, observation and actions): if these are the same games, held-out success measures memorisation; "
+            "choose different games if groundling.envs.text_episode.is_held_out(seed)"
         )
     return warnings
 
 
 def _one_sided(key: str, met: tuple[Counter[str], Counter[str]], resets: int) -> list[str]:
-    """Warn about tasks that only one split met, if this is unlikely by chance. If both splits had the same
-    distribution, each of a task's k occurrences would be in either split with probability 1/2, so all in one with at
-    most 2 · 2⁻ᵏ; with t tasks the probability that any is reported is at most t · 2 · 2⁻ᵏ.
+    """Warn about tasks that occurred in only one split, if this is unlikely by chance. If both splits had the same
+    distribution, each of a task's k occurrences would be in either split with probability 1/2, and all of them in one
+    with at most 2 · 2⁻ᵏ; with t tasks, the probability that any is reported is at most t · 2 · 2⁻ᵏ.
     """
     warnings, count = [], len(met[0] + met[1])
     for split, own, other in (("training", *met), ("held-out", *met[::-1])):
@@ -273,7 +273,7 @@ def _one_sided(key: str, met: tuple[Counter[str], Counter[str]], resets: int) ->
             shown = ", ".join(f"{task!r:.60}" for task in only[:_SHOWN])
             more = f" and {len(only) - _SHOWN} more" if len(only) > _SHOWN else ""
             warnings.append(
-                f"only {split} episodes have the {key} {shown}{more} ({resets} resets of each split): unless "
-                "these are held out on purpose, choose tasks by self.np_random, so that both splits have the same tasks"
+                f"only {split} episodes have the {key} {shown}{more} ({resets} resets of each split): unless they are "
+                "held out on purpose, choose tasks with self.np_random, so that both splits have the same tasks"
             )
     return warnings

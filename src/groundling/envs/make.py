@@ -1,4 +1,4 @@
-"""Making text envs by id, and naming their actions."""
+"""Create text envs by id, and name their actions."""
 
 import functools
 import json
@@ -20,29 +20,29 @@ from groundling.envs.text_env import check_characters, check_language, read_text
 from groundling.errors import ConfigError, UnknownEnv, did_you_mean, foreign
 from groundling.registry import IMPORT, imported_modules
 
-_IMPORTING = ("GymV21Environment-v0", "GymV26Environment-v0")  # import the module of one of Gym's ids ``module:ID``
+_IMPORTING = ("GymV21Environment-v0", "GymV26Environment-v0")  # these import the module of an id such as ``module:ID``
 
 
 def check_registered(id: str) -> None:
     """Raise `UnknownEnv` if Gymnasium knows no such env in this process."""
     if id not in gymnasium.registry:
         hint = did_you_mean(id, gymnasium.registry, 0.7)
-        raise UnknownEnv(f"unknown env {id!r}: {hint}{IMPORT}`groundling list envs` has those that are here")
+        raise UnknownEnv(f"unknown env {id!r}: {hint}{IMPORT}`groundling list envs` lists the available ones")
 
 
 def make_text_env(id: str, language: str = "english", **args: Any) -> gymnasium.Env[Any, Any]:
-    """Make an env that is described in words: by `BabyAIText` if it is BabyAI's or MiniGrid's (``args`` may have its
-    ``control`` and ``describe_walls``), else by itself, in English (`groundling.envs.text_env.read_text_step`).
+    """Create a text env. BabyAI and MiniGrid envs are wrapped in `BabyAIText`; ``args`` may have its ``control`` and
+    ``describe_walls``. Others describe themselves, in English (`groundling.envs.text_env.read_text_step`).
 
     Raises:
-        ConfigError: No such env or argument, or the env lacks the language.
-        TranslationError: An unknown language.
+        ConfigError: The env or an argument does not exist, or the env does not support the language.
+        TranslationError: The language is unknown.
     """
     check_registered(id)
     if id in _IMPORTING:
         raise ConfigError(
             f"env {id} imports the code that its arguments name, which no setting may do: register the env that you "
-            "want in a module of yours, and give --import MODULE"
+            "want in your own module, and pass --import MODULE"
         )
     if id in LEVELS:
         return _make(id, args | {"language": language})
@@ -51,23 +51,23 @@ def make_text_env(id: str, language: str = "english", **args: Any) -> gymnasium.
     if isinstance(env.unwrapped, MiniGridEnv):
         return BabyAIText(env, language, **words)
     if language != "english":
-        raise ConfigError(f"env {id} speaks English only, got language={language!r}")
+        raise ConfigError(f"env {id} supports only English, got language={language!r}")
     words = {name: value for name, value in words.items() if value is not None}
     return _make(id, args | words) if words else env
 
 
 @dataclass(frozen=True, slots=True)
 class ActionNames:
-    names: tuple[str, ...] | None  # the same at every step; None: the env lists the admissible ones
-    most: int | None  # maximal number at a step; None: any number
+    names: tuple[str, ...] | None  # the same at every step; None if the env lists the admissible ones
+    most: int | None  # maximum number at a step; None if unlimited
 
 
 def name_actions(
     id: str, args: Mapping[str, Any], language: str = "english", given: Sequence[str] | None = None
 ) -> ActionNames:
-    """Name an env's actions: ``given``, the i-th for action i; else GLAM's six, or fewer, for BabyAI and MiniGrid.
-    Other envs list their own. Errors as of `make_text_env`; `ConfigError` also if the numbers of actions and names
-    differ, or the env takes any text and lists none.
+    """Return the names of an env's actions: ``given``, the i-th for action i, or GLAM's (at most six) for BabyAI and
+    MiniGrid. Other envs list their own. Raises the same errors as `make_text_env`, and `ConfigError` if the numbers of
+    actions and names differ, or if the env accepts any text and lists no actions.
     """
     check_characters("a name in world.actions", given or ())
     env = inspect_env(id, args, language)
@@ -76,32 +76,32 @@ def name_actions(
     if given is None:
         if env.takes_any_text:
             raise ConfigError(
-                f"env {id} takes any text as its action and lists none: agents choose, or write, one of the "
-                f"admissible actions, so let its info list these at every step, as {', '.join(ACTION_KEYS)}"
+                f"env {id} accepts any text as an action and lists no admissible actions, from which an agent has to "
+                f"choose: list them in its info at every step, under one of the keys {', '.join(ACTION_KEYS)}"
             )
         return ActionNames(None, env.num_actions)
-    # BabyAI's last action does nothing, so GLAM gives it more names, or none.
+    # BabyAI's last action does nothing, so GLAM gives it several names or none.
     if env.num_actions != len(given) and not (env.is_grid and env.num_actions == len(Actions)):
-        actions = "any text as its action" if env.num_actions is None else f"{env.num_actions} actions"
+        actions = "free-text actions" if env.num_actions is None else f"{env.num_actions} actions"
         raise ConfigError(
-            f"world.actions names {len(given)} actions ({', '.join(given)}), and env {id} has {actions}: give one name "
-            "for each, or leave world.actions out and let the env list them"
+            f"world.actions names {len(given)} actions ({', '.join(given)}), but env {id} has {actions}: set one name "
+            "for each, or remove world.actions to let the env list them"
         )
     return ActionNames(tuple(given), len(given))
 
 
 @dataclass(frozen=True)
 class EnvTraits:
-    """Properties of an env that only an instance shows."""
+    """Properties of an env that can only be read from an instance."""
 
-    is_grid: bool  # it is one of MiniGrid's, or made of one
-    num_actions: int | None  # None: actions are texts
-    has_symbols: bool  # observations have Minigrid's codes, 7 × 7 × 3
-    takes_any_text: bool  # any text may be its action, and it lists none
+    is_grid: bool  # it is a MiniGrid env, or wraps one
+    num_actions: int | None  # None if actions are strings
+    has_symbols: bool  # observations include Minigrid's codes, 7 × 7 × 3
+    takes_any_text: bool  # it accepts any text as an action, and lists no actions
 
 
 def inspect_env(id: str, args: Mapping[str, Any], language: str = "english") -> EnvTraits:
-    """Make an env once to inspect it; arguments and errors as of `make_text_env`."""
+    """Create an env once to inspect it; the arguments and errors are those of `make_text_env`."""
     return _inspect(id, json.dumps(dict(args), sort_keys=True), language)
 
 
@@ -114,22 +114,22 @@ def _inspect(id: str, args: str, language: str) -> EnvTraits:
         image = shown.spaces.get("image") if isinstance(shown, gymnasium.spaces.Dict) else None
         symbols, lists_actions = getattr(image, "shape", None) == (7, 7, 3), True
         if count is None:
-            with suppress(Exception, SystemExit):  # reported when it is played
+            with suppress(Exception, SystemExit):  # reported when the env is played
                 lists_actions = read_text_step(*env.reset()).actions is not None
         return EnvTraits(isinstance(env.unwrapped, MiniGridEnv), count, symbols, not lists_actions)
     finally:
-        with foreign(f"env {id}, as it was closed,"):
+        with foreign(f"env {id}, while being closed,"):
             env.close()
 
 
 @dataclass(frozen=True)
 class TextEnvMaker:
-    """Makes a text env, also in another process where its id is not registered yet."""
+    """Creates a text env, even in a process in which its id is not registered yet."""
 
     id: str
     args: dict[str, Any]  # arguments of `make_text_env`
     module: str | None = None  # module that registers it
-    spec: EnvSpec | None = None  # registers it if no import does; None if it cannot be pickled
+    spec: EnvSpec | None = None  # registers the env if no import does; None if it cannot be pickled
     imported: tuple[str, ...] = ()  # modules of ``--import``, which register it if ``module`` does not
 
     @classmethod
@@ -139,7 +139,7 @@ class TextEnvMaker:
         module = point.partition(":")[0] if isinstance(point, str) else getattr(point, "__module__", None)
         try:
             pickle.dumps(spec)
-        except Exception:  # a lambda, for example; pickling raises the errors of objects in it
+        except Exception:  # such as a lambda; pickled objects may raise any error
             spec = None
         return cls(id, args, module, spec, tuple(imported_modules))
 
@@ -153,14 +153,14 @@ class TextEnvMaker:
 
 
 def _make(id: str, args: dict[str, Any]) -> gymnasium.Env[Any, Any]:
-    with foreign(f"env {id}, as it was made with {args},"):
+    with foreign(f"env {id}, while being created with {args},"):
         try:
             env = gymnasium.make(id, disable_env_checker=True, **args)
         except (TypeError, ValueError, AssertionError) as error:
             reason = str(error) or type(error).__name__
-            advice = "; ~world.args takes those of the experiment out" if args else ""
-            raise ConfigError(f"env {id} cannot be made with {args}: {reason}{advice}") from error
+            advice = "; ~world.args removes the experiment's arguments" if args else ""
+            raise ConfigError(f"env {id} cannot be created with {args}: {reason}{advice}") from error
     for name in ("observation_space", "action_space"):
         if not hasattr(env, name):
-            raise ConfigError(f"env {id} has no {name}: give its class one, such as gymnasium.spaces.Text(1000)")
+            raise ConfigError(f"env {id} has no {name}: define one in its class, such as gymnasium.spaces.Text(1000)")
     return env

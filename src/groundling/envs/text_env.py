@@ -1,4 +1,4 @@
-"""The interface of text envs: goal, descriptions and admissible actions at each step, by any engine's names."""
+"""The interface of text envs: goal, descriptions and admissible actions at each step, under any engine's names."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +34,7 @@ FRENCH_STATES = {"open": "ouverte", "closed": "fermée", "locked": "fermée à c
 
 
 class TranslationError(GroundlingError):
-    """An unknown language, or words without a translation."""
+    """The language is unknown, or there is no translation."""
 
 
 def check_language(language: str) -> Language:
@@ -46,12 +46,12 @@ def check_language(language: str) -> Language:
 
 @dataclass(slots=True)  # not frozen, which would take four times as long to construct
 class TextObservation:
-    """One step of a text env in words, with the recent past that a prompt may quote."""
+    """One step of a text env, with the recent history that a prompt may quote."""
 
     goal: str  # the mission of the episode
     descriptions: tuple[tuple[str, ...], ...]
-    """The recent observations as sentences, oldest first; the last one is the present."""
-    past_actions: tuple[str, ...]  # the actions between them: one less than descriptions
+    """The recent observations as sentences, oldest first; the last one is the current observation."""
+    past_actions: tuple[str, ...]  # the actions between them: one fewer than descriptions
     actions: tuple[str, ...]  # the admissible actions; action ``i`` of the policy is ``actions[i]``
     raw: Mapping[str, Any]  # the env's own observation (image, …), for policies that do not read text
     past_choices: tuple[
@@ -60,7 +60,7 @@ class TextObservation:
     episode: int = field(default=0, compare=False)  # the episode's seed, or its number in a dataset; else 0
 
     def changed(self, change: Callable[[str], str]) -> "TextObservation":
-        """Return the observation with every text changed; ``raw`` stays."""
+        """Return the observation with ``change`` applied to every string; ``raw`` is kept as is."""
         return replace(
             self,
             goal=change(self.goal),
@@ -71,7 +71,7 @@ class TextObservation:
         )
 
     def recent(self, history: int | None) -> "TextObservation":
-        """Return the observation with its last ``history`` descriptions and the actions between them; None: all."""
+        """Return the observation with its last ``history`` descriptions (all if None) and the actions between them."""
         if history is None:
             return self
         descriptions = self.descriptions[-history:]
@@ -84,7 +84,7 @@ class TextObservation:
         )
 
 
-Offer = str  # ``words``, ``symbols``, ``glyphs``, ``prompt``, or that of another kind of world
+Offer = str  # ``words``, ``symbols``, ``glyphs``, ``prompt``, or one that a custom kind of world defines
 Experience = Literal["acted", "demonstrated"]
 Evidence = Literal["env", "captions", "counts", "references"]
 
@@ -93,26 +93,26 @@ Evidence = Literal["env", "captions", "counts", "references"]
 class WorldSpec:
     """Contents of observations and form of actions; known before a model or a game is loaded."""
 
-    name: str  # in messages: the id of an env or a pool
+    name: str  # id of the env or pool, for messages
     observation: frozenset[Offer]
     """``words``: a `TextObservation`; ``symbols``: also Minigrid's 7 x 7 x 3 codes; ``glyphs``: NetHack's crop,
-    figures and message; ``prompt``: the tokens of a text."""
-    action: Literal["choice", "token"]  # one of the admissible actions, or a token of a text
-    num_actions: int | None = None  # maximal number of admissible actions; None: any number, or a model's tokens
+    statistics and message; ``prompt``: the tokens of a prompt and its continuation."""
+    action: Literal["choice", "token"]  # one of the admissible actions, or the next token
+    num_actions: int | None = None  # maximum number of admissible actions; None if unlimited, or a model's tokens
     language: str = "english"  # language of the observations
     experience: frozenset[Experience] = frozenset({"acted"})
-    """Actions to learn from: the policy's own, or those of a dataset or of a pool's references."""
+    """Actions to learn from: the policy's own, or those in a dataset or a pool's references."""
     group_size: int | None = None
-    """Number of episodes of an update that begin alike, such as texts to one prompt; None: all count as alike."""
+    """Number of an update's episodes that start alike, such as completions of one prompt; if None, all of them do."""
     evidence: frozenset[Evidence] = frozenset()
     """Inputs of rewards. ``env``: the world's own reward; ``captions``: a description of a step; ``counts``: its
-    number of occurrences in the episode; ``references``: texts to compare with, and a pool's meta."""
+    number of occurrences in the episode; ``references``: texts to compare with, and a pool's metadata."""
     subject: str | None = None
-    """Subject of judges (see `groundling.judges.asking.questions`); None: judges do not know this world."""
+    """Subject of judges' questions (see `groundling.judges.asking.questions`); None if judges are not supported."""
 
 
 GOALS = ("goal", "mission", "objective", "taskDesc", "taskDescription")
-"""Keys of an info for the goal: ours, TextWorld's, ScienceWorld's, TextWorldExpress's."""
+"""Info keys of the goal: ours, TextWorld's, ScienceWorld's, TextWorldExpress's."""
 ACTIONS = ("actions", "admissible_commands", "valid_actions", "validActions", "valid", "possible_actions")
 """Info keys of the admissible actions: ours, TextWorld's, Jericho's, TextWorldExpress's, ScienceWorld's, Lamorel's."""
 SUCCESSES = (
@@ -121,27 +121,27 @@ SUCCESSES = (
 )
 """Info keys of an episode's success, in order of precedence: ``success`` and ``is_success`` are Gymnasium-Robotics'
 and SB3's, ``tasksuccess`` TextWorldExpress's, ``won`` TextWorld's and ALFWorld's, ``goal_achieved`` Adroit's; the
-others are frequent in games."""
-FAILURES = ("lost", "taskfailure")  # info keys of its failure: TextWorld's and TextWorldExpress's
+others are common in games."""
+FAILURES = ("lost", "taskfailure")  # info keys of an episode's failure: TextWorld's and TextWorldExpress's
 
 
 class TextStep(NamedTuple):
     goal: str
     descriptions: tuple[str, ...]
-    actions: tuple[str, ...] | None  # the admissible actions; None of an env that does not list them
+    actions: tuple[str, ...] | None  # the admissible actions; None if the env does not list them
 
 
 def read_text_step(
     observation: Any, info: Mapping[str, Any], goal: str | None = None, has_lists: bool = True
 ) -> TextStep:
-    """Read goal, descriptions and admissible actions of an observation and its info.
+    """Read goal, descriptions and admissible actions from an observation and its info.
 
     Args:
         observation: A string, or a mapping that may have a ``"mission"``.
         info: May have a goal (`GOALS`), ``"descriptions"`` and admissible actions (`ACTIONS`). Descriptions default to
-            the lines of an observation that is a string: indentation and blank lines are kept, as maps need them;
-            whitespace at the end of a line or of the text is removed.
-        goal: The episode's goal, for a step without one.
+            the lines of an observation that is a string. Indentation and blank lines are kept, since maps need them;
+            whitespace at the end of a line or of the string is removed.
+        goal: The episode's goal, used if the step has none.
         has_lists: Read the admissible actions.
 
     Raises:
@@ -155,7 +155,7 @@ def read_text_step(
         goal = next((value for value in given.values() if isinstance(value, str)), goal)
     if not isinstance(goal, str):
         wrong = next((f"{where} = {_with_type(value)}" for where, value in given.items()), "neither")
-        raise ConfigError(f"it gives no goal: expected a text as observation['mission'] or info['goal'], got {wrong}")
+        raise ConfigError(f"it has no goal: expected a string as observation['mission'] or info['goal'], got {wrong}")
     descriptions: Any = info.get("descriptions")
     if descriptions is None and isinstance(observation, str):
         # splitlines would also split at separators within a line, such as U+2028.
@@ -168,14 +168,14 @@ def read_text_step(
             else f"info['descriptions'] = {_with_type(descriptions)}"
         )
         raise ConfigError(
-            "it gives no descriptions: expected a list of texts as info['descriptions'], or an observation that is "
-            f"a text, got {wrong}"
+            "it has no descriptions: expected a list of strings as info['descriptions'], or an observation that is "
+            f"a string, got {wrong}"
         )
     listed = info.get("actions") if has_lists else None
     if listed is None and has_lists:
         listed = next((info[name] for name in ACTIONS[1:] if _are_texts(info.get(name))), None)
     elif listed is not None and not _are_texts(listed):
-        raise ConfigError(f"info['actions'] must be a list of texts, got {listed!r:.80}")
+        raise ConfigError(f"info['actions'] must be a list of strings, got {listed!r:.80}")
     for what, texts in (("the goal", (goal,)), ("a description", descriptions), ("an action", listed or ())):
         check_characters(what, texts)
     return TextStep(goal, tuple(descriptions), None if listed is None else tuple(listed))
@@ -186,7 +186,7 @@ def _with_type(value: Any) -> str:
 
 
 def check_characters(what: str, texts: Sequence[str]) -> None:
-    """Raise `ConfigError` if a text has half a surrogate pair, which UTF-8 cannot encode; ``what`` names the texts."""
+    """Raise `ConfigError` if a string has a lone surrogate, which UTF-8 cannot encode; ``what`` is for the message."""
     if "".join(texts).isascii():
         return
     for text in texts:
@@ -195,7 +195,7 @@ def check_characters(what: str, texts: Sequence[str]) -> None:
         except UnicodeEncodeError as error:
             raise ConfigError(
                 f"{what} has a character that UTF-8 cannot encode ({text[error.start]!a}, half of a surrogate "
-                f"pair): {text!r:.80}: expected a text, decoded with errors='replace' if it comes from bytes"
+                f"pair): {text!r:.80}: remove it; if the string comes from bytes, decode them with errors='replace'"
             ) from None
 
 
@@ -207,18 +207,18 @@ def _are_texts(value: Any) -> bool:
 
 
 def read_reset(returned: Any) -> tuple[Any, Mapping[str, Any]]:
-    """Return an env's reset; raise `ConfigError` unless it is an observation and its info."""
+    """Return the result of an env's reset; raise `ConfigError` unless it is an observation and its info."""
     if not isinstance(returned, tuple) or len(returned) != 2 or not isinstance(returned[1], Mapping):
-        raise ConfigError(f"reset must return (observation, info), info a dict, got {returned!r:.80}")
+        raise ConfigError(f"reset must return (observation, info) with a dict as info, got {returned!r:.80}")
     return returned
 
 
 def read_step(returned: Any) -> tuple[Any, float, bool, bool, Mapping[str, Any]]:
-    """Return an env's step with floats and Booleans; raise `ConfigError`, naming a wrong value, for anything else."""
+    """Return the result of an env's step as floats and Booleans; raise a `ConfigError` that names an invalid value."""
     if type(returned) is not tuple or len(returned) != 5:
         raise ConfigError(f"step must return (observation, reward, terminated, truncated, info), got {returned!r:.80}")
     observation, reward, terminated, truncated, info = returned
-    # An array or a tensor has a shape.
+    # Arrays and tensors have a shape.
     if not hasattr(reward, "__float__") or getattr(reward, "shape", ()) != ():
         raise ConfigError(f"the reward must be a number, got {reward!r:.80}")
     if not math.isfinite(reward := float(reward)):
@@ -232,10 +232,10 @@ def read_step(returned: Any) -> tuple[Any, float, bool, bool, Mapping[str, Any]]
 
 
 def success_key(info: Mapping[str, Any]) -> str | None:
-    """Return the key that decides about an episode's success: the first of `SUCCESSES`, else of `FAILURES`, else None.
+    """Return the key that decides an episode's success: the first of `SUCCESSES`, else of `FAILURES`, else None.
 
-    Keys other than ``success`` and ``is_success`` are skipped where their value is not a Boolean, such as an amount
-    that was won; those of `FAILURES` also where they are False.
+    Keys other than ``success`` and ``is_success`` are skipped if their value is not a Boolean, such as an amount of
+    money that was won; those of `FAILURES` are also skipped if they are False.
 
     Raises:
         ConfigError: ``success`` or ``is_success`` is not a Boolean.
@@ -250,13 +250,13 @@ def success_key(info: Mapping[str, Any]) -> str | None:
 
 
 def read_success(info: Mapping[str, Any], otherwise: bool) -> bool:
-    """Return True if an episode succeeded by its last info, or ``otherwise`` without a `success_key`."""
+    """Return True if an episode succeeded according to its last info, or ``otherwise`` if it has no `success_key`."""
     key = success_key(info)
     return otherwise if key is None else key not in FAILURES and bool(_as_truth(info[key]))
 
 
 def _as_truth(value: Any) -> bool | None:
-    """Read a Boolean, a number, or an array or tensor of one element that is 0 or 1; None for anything else."""
+    """Read a Boolean, number, or array or tensor with one element, if it is 0 or 1; return None for anything else."""
     if getattr(value, "size", None) == 1 or callable(getattr(value, "numel", None)):
         with suppress(ValueError, RuntimeError):  # a tensor of several elements
             value = value.item()
@@ -265,20 +265,20 @@ def _as_truth(value: Any) -> bool | None:
     return None
 
 
-Reader = Callable[[Any, Mapping[str, Any]], Any]  # function of an observation and its info
+Reader = Callable[[Any, Mapping[str, Any]], Any]  # takes an observation and its info
 
 
 class TextEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Makes a text env of any env, by functions of its observations.
+    """Turns any env into a text env, with functions that read its observations.
 
-    The rest is read from the env as it is (`read_text_step`). Register the wrapped env to train in it by id::
+    Anything not passed here is read from the env itself (`read_text_step`). Register the wrapped env to train by id::
 
         gymnasium.register("Mine-v0", entry_point=lambda **args: TextEnv(Mine(**args), goal="win", actions=legal_moves))
 
     Args:
-        env: Its action space is `Discrete` (action i is the i-th of the list) or `Text` (the action is the text).
+        env: Has a `Discrete` action space (action i is the i-th in the list) or a `Text` one (an action is a string).
         goal: The goal, or a function that returns it.
-        descriptions: Returns the sentences of an observation, each of one or several lines.
+        descriptions: A function that returns an observation's sentences, each of which may have several lines.
         actions: Names of all actions, or a function that returns the admissible ones, at least one, in any order.
     """
 

@@ -15,26 +15,24 @@ from groundling.envs.text_env import TextObservation, TextStep
 from groundling.errors import ConfigError
 
 SCHEME = "ranges"
-"""Scheme of seeds, stored with evaluations: figures of different schemes are not comparable. Before 28 November 2026
-training seeds were even, held-out seeds odd, and no scheme was stored."""
-_SPLIT = 2**30  # Training seeds are below, held-out seeds at least this number and below 2³¹
+"""Seeding scheme, stored with evaluations: results of different schemes are not comparable. Before 28 November 2026,
+training seeds were even and held-out seeds odd, and no scheme was stored."""
+_SPLIT = 2**30  # Training seeds are below this number; held-out seeds are between it and 2³¹
 
 
 def training_seed(run_seed: int, env_index: int, episode: int) -> int:
-    """Return the seed of the ``episode``-th episode of a run's ``env_index``-th env, in [0, 2³⁰). It depends neither
-    on the number of processes nor on the order in which envs finish.
-    """
+    """Return the seed of an episode of a run's env, in [0, 2³⁰), regardless of the number of processes and timing."""
     return int(np.random.SeedSequence((run_seed, env_index, episode)).generate_state(1, np.uint32)[0]) % _SPLIT
 
 
 def held_out_seed(episode: int) -> int:
-    """Return the seed of the ``episode``-th held-out episode, in [2³⁰, 2³¹), the same for every run and agent."""
+    """Return the seed of held-out episode ``episode``, in [2³⁰, 2³¹), which is the same for every run and agent."""
     # SeedSequence pads with zeros: (episode,) is (episode, 0, 0).
     return _SPLIT + int(np.random.SeedSequence((episode, 0, 0, 1)).generate_state(1, np.uint32)[0]) % _SPLIT
 
 
 def is_held_out(seed: int) -> bool:
-    """Return True for the seed of a held-out episode, for envs with separate games for evaluation."""
+    """Return True if a seed is that of a held-out episode; for envs with separate games for evaluation."""
     return seed >= _SPLIT
 
 
@@ -45,21 +43,21 @@ Target = Literal["named", "other", "none"]
 class FirstInteraction:
     """The keys of ``info["first_interaction"]`` at an episode's last step.
 
-    An agent that tries one thing after the other succeeds without reading, so the first one counts. An env may give
-    the mapping at every step (the last one counts), or leave it out if the first interaction is unknown.
+    An agent that tries one thing after another succeeds without reading, so only the first interaction counts. An env
+    may report the mapping at every step (the last one is used), or omit it if the first interaction is unknown.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
     target: Target  # The ``named`` thing, an ``other`` one, or ``none`` if the agent interacted with nothing
     chance: Annotated[float, Ge(0), Le(1)] | None = None
-    """Probability of the named thing in a uniform choice among the things within reach."""
+    """Probability of picking the named thing in a uniform choice among the things within reach."""
     thing: str | None = None  # The thing in words
     step: int | None = None  # Number of the action, from 1
-    named: tuple[str, ...] = ()  # Words of the mission that name the thing, such as ``the red key``; reports mark them
+    named: tuple[str, ...] = ()  # The mission's phrases for the thing, such as ``the red key``; reports mark them
 
     @property
     def figures(self) -> dict[str, float]:
-        """Figures whose means over episodes are shares; ``first_precision`` is absent without an interaction."""
+        """Values to average over episodes into shares; ``first_precision`` is absent without an interaction."""
         figures = {f"first_{target}": float(self.target == target) for target in get_args(Target)}
         if self.target != "none":
             figures["first_precision"] = figures["first_named"]
@@ -72,7 +70,7 @@ _FIRST = TypeAdapter(FirstInteraction)
 
 
 def read_first_interaction(info: Mapping[str, Any]) -> FirstInteraction | None:
-    """Read the first interaction of an episode's last info, if any; raise `ConfigError` for other keys or values."""
+    """Read the first interaction, if any, from an episode's last info; raise `ConfigError` for an invalid one."""
     given = info.get("first_interaction")
     try:
         return None if given is None else _FIRST.validate_python(given)
@@ -86,21 +84,21 @@ def read_first_interaction(info: Mapping[str, Any]) -> FirstInteraction | None:
 
 @dataclass(frozen=True, slots=True)
 class TextEpisode:
-    """An episode that ended or was cut, with what is needed to play it again."""
+    """An episode that ended or was cut off, with the data needed to play it again."""
 
     env_index: int
     number: int  # number of episodes that this env had finished before
     seed: int
     mission: str
-    task: str  # the mission's family, in an env with several (such as `LocalLevel`); else the env's id
+    task: str  # the mission's family in an env with several, such as `LocalLevel`; else the env's id
     actions: tuple[int, ...]
     episode_return: float  # sum of the env's rewards, without scale or shaping
     success: bool
-    """By the last step's info (`groundling.envs.text_env.read_success`); without such a key, True if the env ended the
-    episode with a positive reward, as in GLAM. False if the episode was cut."""
+    """Read from the last step's info (`groundling.envs.text_env.read_success`); without such a key, True if the env
+    ended the episode with a positive reward, as in GLAM. False if the episode was cut off."""
     first: FirstInteraction | None = None  # the first interaction, if the env reports it
-    success_key: str | None = None  # the info's key that decided; None: the last reward did, or it was cut
-    invalid_actions: float | None = None  # share of the turns whose written action was invalid, if actions are written
+    success_key: str | None = None  # the info key that decided; None if the last reward did, or if cut off
+    invalid_actions: float | None = None  # share of turns with an invalid written action, if actions are written
 
     @property
     def figures(self) -> Mapping[str, float]:
@@ -116,7 +114,7 @@ class TextEpisode:
 class Step:
     """A synchronised step of all envs; arrays have shape ``(num_envs,)``."""
 
-    observations: list[TextObservation]  # after the end of an episode, the first one of the next episode
+    observations: list[TextObservation]  # where an episode ended, the first observation of the next one
     rewards: np.ndarray
     terminated: np.ndarray
     truncated: np.ndarray
@@ -130,7 +128,7 @@ class Step:
 
 
 class EpisodeState:
-    """The present episode of an env, with at most ``history`` observations (None: all) for a policy."""
+    """The current episode of an env, with at most ``history`` observations (all if None) for a policy."""
 
     def __init__(self, history: int | None) -> None:
         self._history = history
@@ -141,7 +139,7 @@ class EpisodeState:
         self.episode, self.seed = episode, seed
         self.episode_return = 0.0
         self.actions: list[int] = []
-        self.chosen: list[int | str] = []  # as the env takes them; the last one may be on its way
+        self.chosen: list[int | str] = []  # as passed to the env; the last one may still be in flight
         self.goal = ""
         self.raw: Mapping[str, Any] = {}  # the env's own observation, if it is a mapping
         self.info: Mapping[str, Any] = {}  # of the last step
@@ -173,6 +171,6 @@ class EpisodeState:
         )
 
     def fingerprint(self, with_choices: bool) -> str:
-        """Hash the goal, the visible descriptions and, if they change, the admissible actions."""
+        """Hash the goal, the visible descriptions and, ``with_choices``, the admissible actions."""
         texts = [self.goal, *self.descriptions, *([self.admissible] if with_choices else [])]
         return hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:16]

@@ -14,7 +14,7 @@ import gymnasium
 from groundling.envs.text_episode import is_held_out
 from groundling.errors import ConfigError
 
-_STATIC_GAMES = frozenset({"sorting"})  # scores in static fields: envs in one Java machine would share them
+_STATIC_GAMES = frozenset({"sorting"})  # their scores are in static fields, which envs in one JVM would share
 _GAMES_OF_A_FOLD = 1000
 _FIRST = {"train": 0, "dev": 10_000, "test": 20_000}  # Number of each fold's first game
 
@@ -22,19 +22,19 @@ _FIRST = {"train": 0, "dev": 10_000, "test": 20_000}  # Number of each fold's fi
 class TextWorldExpress(gymnasium.Env[str, str]):
     """One of the engine's games: coin, mapreader, cookingworld, twc, sorting, arithmetic, simonsays, peckingorder.
 
-    An observation has the result of the last action, then the room and the inventory; actions are ``info["actions"]``,
-    which change at each step, in alphabetical order. The reward is the increase of the score; an episode ends when the
-    task succeeds or fails, and is truncated after ``max_steps``.
+    An observation consists of the result of the last action, the room and the inventory. ``info["actions"]`` lists the
+    actions, which change at each step, in alphabetical order. The reward is the increase in score. An episode ends
+    when the task succeeds or fails, and is truncated after ``max_steps``.
 
     Args:
         game: Name of the game.
-        params: Options of the game, such as ``{numLocations: 5, includeDoors: 1}``; the engine has defaults.
-        max_steps: Steps of an episode at most.
-        fold: Fold of 1,000 games: train, dev or test. None: test with seeds of held-out episodes
+        params: Options of the game, such as ``{numLocations: 5, includeDoors: 1}``; by default, the engine's own.
+        max_steps: Maximum number of steps in an episode.
+        fold: Fold of 1,000 games: train, dev or test. If None, test for seeds of held-out episodes
             (`groundling.envs.text_episode.is_held_out`), else train.
 
     Raises:
-        ConfigError: The package or Java is missing, or there is no such game, option or fold.
+        ConfigError: The package or Java is missing, or the game, an option or the fold does not exist.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class TextWorldExpress(gymnasium.Env[str, str]):
         options = ",".join(f"{name}={int(value)}" for name, value in (params or {}).items())
         games = list(self._engine.getGameNames())
         if game not in games:
-            raise ConfigError(f"TextWorldExpress has no game {game!r}: it has {', '.join(games)}")
+            raise ConfigError(f"TextWorldExpress has no game {game!r}; available: {', '.join(games)}")
         if problem := self._engine.load(game, options):
             raise ConfigError(f"TextWorldExpress cannot load {game} with {options or 'no options'}: {problem}")
         self._max_steps, self._fold = max_steps, fold
@@ -84,7 +84,7 @@ class TextWorldExpress(gymnasium.Env[str, str]):
         text = "\n".join(parts)
         info = {
             "goal": " ".join(self._engine.getTaskDescription().split()),
-            # The engine indents its lists, which has no meaning.
+            # The engine indents its lists, but the indentation has no meaning.
             "descriptions": [line.strip() for line in text.splitlines() if line.strip()],
             "actions": sorted(state["validActions"]),
             "success": state["tasksuccess"],
@@ -94,18 +94,18 @@ class TextWorldExpress(gymnasium.Env[str, str]):
 
 
 def _start_java() -> Any:
-    """Start a Java machine with the engine, which ends with the process at the latest."""
+    """Start a JVM with the engine, which ends with this process at the latest."""
     if importlib.util.find_spec("textworld_express") is None:
         raise ConfigError("TextWorldExpress is not installed: pip install 'groundling[worlds]'")
     if shutil.which("java") is None:
-        raise ConfigError("TextWorldExpress needs Java 8 or newer, and there is no `java` on the PATH: install a JRE")
+        raise ConfigError("TextWorldExpress needs Java 8 or newer, but there is no `java` on the PATH: install a JRE")
     from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
     from textworld_express.textworld_express import JAR_PATH
 
     port = launch_gateway(
         classpath=JAR_PATH,
         die_on_exit=True,
-        cwd=str(Path(JAR_PATH).parent),  # with its lists
+        cwd=str(Path(JAR_PATH).parent),  # holds the engine's data files
         create_new_process_group=True,  # Ctrl-C is for the run, which then saves a checkpoint
     )
     return JavaGateway(gateway_parameters=GatewayParameters(auto_field=True, port=port))

@@ -1,4 +1,4 @@
-"""Many text envs stepped together, with automatic reset, a seed for each episode, and exact resume."""
+"""Many text envs stepped together, with automatic reset, a seed for each episode, and exact resumption."""
 
 import functools
 import warnings
@@ -26,40 +26,40 @@ from groundling.errors import ConfigError, ForeignError, GroundlingError, RunErr
 
 
 class UnequalEpisode(RunError):
-    """An env did not return to its state by its seed and the actions taken since."""
+    """An env did not return to its saved state when its seed and actions were replayed."""
 
 
 class EnvRaised(Exception):
-    """An env in this process raised, or asked to exit: its ``__cause__``."""
+    """An env in this process raised or called ``sys.exit``; the exception is the ``__cause__``."""
 
 
 class TextVectorEnv:
     """Steps ``num_envs`` text envs, and resets each as soon as its episode ends.
 
-    An env gives its goal, its descriptions and, if they change, its admissible actions (see `read_text_step`). Equal
-    seeds must give equal episodes: a checkpoint keeps each env's seed and actions, and `load_state_dict` plays them
-    again. An env may report the first interaction in ``info["first_interaction"]`` (see `FirstInteraction`).
+    An env provides a goal, descriptions and, if they change, the admissible actions (see `read_text_step`). Equal
+    seeds must give equal episodes: a checkpoint stores each env's seed and actions, and `load_state_dict` replays
+    them. An env may report the first interaction in ``info["first_interaction"]`` (see `FirstInteraction`).
 
     Args:
-        make_env: Makes one env, with a `Discrete` action space, or a `Text` one, whose actions are texts.
+        make_env: Creates one env, with a `Discrete` action space, or a `Text` one, whose actions are strings.
         num_envs: Number of envs.
-        actions: The admissible actions as strings. Action ``i`` is the env's action ``i``, and names past the env's
-            last action are its last one (in BabyAI "done", which does nothing), as in GLAM. None: the env lists them
-            at every step; action ``i`` is then the ``i``-th of the present list.
+        actions: The admissible actions as strings. Action ``i`` is the env's action ``i``; as in GLAM, surplus names
+            stand for the env's last action (in BabyAI "done", which does nothing). If None, the env lists them at
+            every step, and action ``i`` is the ``i``-th of the current list.
         seed_of: Returns the seed of env ``i``'s ``n``-th episode (see `groundling.envs.text_episode`).
-        history: Number of observations that a `TextObservation` holds at most (3 in GLAM); None: all of its episode.
-        num_workers: Processes that step the envs, for slow envs and envs that crash: an env that raises, dies or hangs
-            is made again and returned to its state; lost twice at one step, its episode is truncated. 0: this process.
-        timeout: Seconds without an answer after which a worker counts as hung.
+        history: Maximum number of observations in a `TextObservation` (3 in GLAM); if None, all of the episode's.
+        num_workers: Number of processes that step the envs, for envs that are slow or crash; 0 uses this process. An
+            env that raises, dies or hangs is recreated in its state; lost twice at a step, its episode is truncated.
+        timeout: Seconds without an answer after which a worker is considered hung.
         warn: Called with a message for each lost env.
 
     Attributes:
         envs: The envs; empty with workers.
-        step_limit: Steps after which an episode is truncated, unless its env ends it before; None: no limit.
+        step_limit: Steps after which an episode is truncated, unless its env ends it earlier; None for no limit.
         incidents: Problems in workers.
 
     Raises:
-        ConfigError: The env has another action space, or cannot be seeded.
+        ConfigError: The env has a different kind of action space, or cannot be seeded.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class TextVectorEnv:
         self.incidents = Incidents()
         space = first.action_space
         if not isinstance(space, gymnasium.spaces.Discrete | gymnasium.spaces.Text):
-            raise ConfigError(f"{first} has the action space {space}: a text env needs a Discrete or a Text one")
+            raise ConfigError(f"{first} has the action space {space}: a text env needs a Discrete or Text space")
         self._last_action = int(space.n) - 1 if isinstance(space, gymnasium.spaces.Discrete) else None
         self._id = str(getattr(first.spec, "id", ""))
         self._name = self._id or str(first)
@@ -105,19 +105,19 @@ class TextVectorEnv:
         history: int | None = 3,
         **args: Any,
     ) -> "TextVectorEnv":
-        """Make ``num_envs`` envs of one id in this process, with the training episodes of a run of this ``seed``.
+        """Create ``num_envs`` envs of one id in this process, with the training episodes of a run with this ``seed``.
 
-        ``args`` are those of the env. ``actions`` default to BabyAI's and MiniGrid's, or the env's own lists.
+        ``args`` are the env's arguments. ``actions`` default to BabyAI's and MiniGrid's, or the env's own lists.
 
         Raises:
-            ConfigError: There is no such env or argument, or its actions are not those named.
+            ConfigError: The env or an argument does not exist, or ``actions`` do not match the env's actions.
         """
         names = name_actions(id, args, language, actions).names
         seeds = functools.partial(training_seed, seed)
         return cls(TextEnvMaker.of(id, language=language, **args), num_envs, names, seeds, history)
 
     def reset(self, envs: Iterable[int] | None = None) -> list[TextObservation]:
-        """Begin the next episode of some envs, or of all; return the observations of all envs."""
+        """Start the next episode of some envs (default: all); return the observations of all envs."""
         reset = list(range(self.num_envs) if envs is None else envs)
         for i in reset:
             state = self._states[i]
@@ -135,25 +135,25 @@ class TextVectorEnv:
                 raw, info = read_reset(returned)
                 shown = read_text_step(raw, info)
             except ConfigError as error:
-                raise ConfigError(f"{self._name} is no text env: {error}") from None
+                raise ConfigError(f"{self._name} is not a text env: {error}") from None
             if shown.actions is None and self.actions is None:
                 raise ConfigError(
-                    f"{self._name} does not name its actions: set world.actions=[…] to one name for each, or let its info "
-                    f"list the admissible ones at every step, as {', '.join(ACTIONS)}"
+                    f"{self._name} does not name its actions: set world.actions=[…] with a name for each, or list the "
+                    f"admissible actions in its info at every step, under one of the keys {', '.join(ACTIONS)}"
                 )
             if shown.actions is not None and self.actions is not None:
                 raise ConfigError(
-                    f"{self._name} lists its admissible actions itself ({', '.join(shown.actions)[:80]}): leave "
-                    "world.actions out"
+                    f"{self._name} lists its admissible actions itself ({', '.join(shown.actions)[:80]}): remove "
+                    "world.actions"
                 )
             self._show(i, raw, shown)
         return self.observations()
 
     def step(self, actions: Sequence[int | None]) -> Step:
-        """Take one action in every env: indices into the ``actions`` of its observation, or None to wait.
+        """Take one action in every env: an index into its observation's ``actions``, or None to wait.
 
         Raises:
-            RunError: An index is out of range, or an env no longer returns what a text env returns.
+            RunError: An index is out of range, or an env returns something that a text env must not return.
         """
         finals, episodes = {}, []
         rewards = np.zeros(self.num_envs, dtype=np.float32)
@@ -182,48 +182,48 @@ class TextVectorEnv:
         return [state.observation() for state in self._states]
 
     def cut(self, i: int) -> TextEpisode:
-        """Return the present episode of env ``i`` as if it ended here, without success; the env stays as it is."""
+        """Return the current episode of env ``i`` as if it ended here, without success; the env is not changed."""
         return self._episode(i, success=False)
 
     def at_start(self) -> np.ndarray:
-        """Return bool ``(num_envs,)``: the envs that show the first observation of an episode."""
+        """Return bool ``(num_envs,)``: True for envs at the first observation of an episode."""
         return np.array([not state.actions for state in self._states])
 
     def close(self) -> None:
         self._stepper.close()
 
     def state_dict(self) -> list[dict[str, Any]]:
-        """Return each env's position as JSON: its episode's number, seed and actions, and a hash of what it shows."""
+        """Return each env's state as JSON: its episode's number, seed and actions, and a hash of its observation."""
         states: list[dict[str, Any]] = [
             {"episode": s.episode, "seed": s.seed, "actions": list(s.actions), "seen": s.fingerprint(not self.actions)}
             for s in self._states
         ]
         if any(asdict(self.incidents).values()):
-            states[0]["incidents"] = asdict(self.incidents)  # of all envs here
+            states[0]["incidents"] = asdict(self.incidents)  # of all envs together
         return states
 
     def load_state_dict(self, state: list[dict[str, Any]]) -> None:
-        """Return every env to its position by playing its episode again from its seed.
+        """Return every env to its saved state by replaying its episode from its seed.
 
         Raises:
-            UnequalEpisode: The episode is not the one that was saved.
-            RunError: The state was saved with another scheme of episode seeds.
+            UnequalEpisode: The replayed episode differs from the saved one.
+            RunError: The state was saved with a different seeding scheme.
         """
         for i, saved in enumerate(state):
             before, seed = saved.get("seed"), self._seed_of(i, saved["episode"])
             if before != seed:
-                of_before = "another seed" if before is None else f"seed {before}"
+                of_before = "a different seed" if before is None else f"seed {before}"
                 raise RunError(
-                    f"env {i}'s episode {saved['episode']} is of {of_before} in the checkpoint and of seed {seed} in "
-                    "this version, which hashes seeds otherwise: the run cannot be continued; finish it with the "
-                    "version of Groundling that began it, or begin a new run from its weights "
+                    f"env {i}'s episode {saved['episode']} has {of_before} in the checkpoint and seed {seed} in this "
+                    "version, which derives seeds differently, so the run cannot be continued: finish it with the "
+                    "version of Groundling that started it, or start a new run from its weights "
                     "(model.path=RUN/checkpoints/NNNNNN run_dir=NEW)"
                 )
             for name, count in saved.get("incidents", {}).items():
                 setattr(self.incidents, name, getattr(self.incidents, name) + count)
             self._states[i].episode = saved["episode"] - 1
         self.reset(range(len(state)))
-        ended: set[int] = set()  # also those without such an action, which belongs to another episode
+        ended: set[int] = set()  # also envs without such an action, which belongs to a different episode
         for number in range(max((len(saved["actions"]) for saved in state), default=0)):
             taken = {i: saved["actions"][number] for i, saved in enumerate(state) if number < len(saved["actions"])}
             ended |= {i for i, action in taken.items() if not 0 <= action < len(self._states[i].admissible)}
@@ -232,12 +232,12 @@ class TextVectorEnv:
         for i, saved in enumerate(state):
             if i in ended or self._states[i].fingerprint(not self.actions) != saved["seen"]:
                 raise UnequalEpisode(
-                    f"env {i} did not return to the state of its checkpoint: equal seeds do not give equal episodes "
-                    "in it (draw_task=construction does that; so does another version of the env's package)"
+                    f"env {i} did not return to the state in its checkpoint: equal seeds do not give equal episodes "
+                    "(draw_task=construction causes this, as does a different version of the env's package)"
                 )
 
     def _step(self, actions: Mapping[int, int]) -> Iterator[tuple[int, tuple[float, bool, bool]]]:
-        """Take an action in each of some envs; yield each env's reward, terminated and truncated."""
+        """Take an action in each env of ``actions``; yield each env's reward, terminated and truncated."""
         for i, action in actions.items():
             state, last = self._states[i], self._last_action
             state.chosen.append(state.admissible[action] if last is None else min(action, last))
@@ -265,15 +265,15 @@ class TextVectorEnv:
             yield i, (reward, terminated, truncated)
 
     def _reset_again(self, i: int) -> Any:
-        """Reset an env that was lost in its reset; raise `RunError` if it is lost once more."""
+        """Reset an env that was lost during its reset; raise `RunError` if it is lost again."""
         self._stepper.send(i, "reset", self._states[i].seed)
         try:
             return self._stepper.receive(i)
         except EnvLost as lost:
-            raise RunError(f"{self._where(i)}: it {lost}, twice in its reset") from None
+            raise RunError(f"{self._where(i)}: it {lost}, twice during reset") from None
 
     def _step_again(self, i: int, lost: EnvLost) -> Any:
-        """Return a lost env to its state, else raise `RunError`, and step it again; None if it is lost once more."""
+        """Return a lost env to its state, or raise `RunError`, and step it again; return None if it is lost again."""
         state, goal, ended = self._states[i], None, False
         try:
             raw, info = read_reset(self._reset_again(i))
@@ -285,8 +285,8 @@ class TextVectorEnv:
             shown = read_text_step(raw, info, goal)
             if ended or (shown.goal, shown.descriptions) != (state.goal, state.descriptions[-1]):
                 raise RunError(
-                    f"{self._where(i)}: it {lost}, and its seed and the actions taken since do not return it to its "
-                    "state: equal seeds must give equal episodes"
+                    f"{self._where(i)}: it {lost}, and replaying its seed and actions did not return it to its state: "
+                    "equal seeds must give equal episodes"
                 )
             self._stepper.send(i, "step", state.chosen[-1])
             return self._stepper.receive(i)
@@ -295,28 +295,28 @@ class TextVectorEnv:
         except EnvLost as again:
             self.incidents.lost_envs += 1
             self.incidents.cut_episodes += 1
-            self._warn(f"{self._where(i)}: it {again}, twice at this step: the episode is cut off")
+            self._warn(f"{self._where(i)}: it {again}, twice at this step; the episode is cut off")
             return None
 
     def _show(self, i: int, raw: Any, shown: TextStep, ended: bool = False) -> None:
-        """Record what an env shows; at an episode's end no action need be admissible."""
+        """Record an env's observation; at the end of an episode there need not be any admissible actions."""
         state, listed, problem = self._states[i], shown.actions, None
         if self.actions is not None:
             state.show(raw, shown, self.actions)
             return
         if listed is None and not ended:
             problem = (
-                "the list of admissible actions is missing, and the episode has not ended: expected a list of texts at "
-                f"every step, as {', '.join(ACTIONS)}"
+                "the list of admissible actions is missing, but the episode has not ended: expected a list of strings "
+                f"at every step, under one of the keys {', '.join(ACTIONS)}"
             )
         elif listed is not None and len(set(listed)) < len(listed):
             problem = f"an action is listed twice ({', '.join(listed):.80}): list each once"
         elif not listed and not ended:
-            problem = "no action is admissible, and the episode has not ended"
+            problem = "no action is admissible, but the episode has not ended"
         elif listed is not None and self._last_action is not None and len(listed) > self._last_action + 1:
             problem = (
-                f"{len(listed)} actions are admissible, and the action space has {self._last_action + 1}: make it "
-                "Discrete(N) of the longest list, or Text"
+                f"{len(listed)} actions are admissible, but the action space has {self._last_action + 1}: make it "
+                "Discrete(N) with N the length of the longest list, or Text"
             )
         if problem is not None:
             raise RunError(f"{self._where(i)}: {problem}")
@@ -329,7 +329,7 @@ class TextVectorEnv:
     def _foreign(self, i: int, doing: str, raised: EnvRaised) -> ForeignError:
         state = self._states[i]
         return ForeignError(
-            f"env {i} ({self._name}) raised {type(raised.__cause__).__name__} in its {doing}: seed {state.seed}, "
+            f"env {i} ({self._name}) raised {type(raised.__cause__).__name__} during {doing}: seed {state.seed}, "
             f"episode {state.episode}, after {len(state.actions)} steps; its traceback follows"
         )
 
@@ -358,7 +358,7 @@ class LocalEnvs:
     _commands: dict[int, tuple[str, Any]] = field(default_factory=dict)  # by env
 
     def send(self, env: int, command: str, value: Any) -> None:
-        """Note a command, which `receive` carries out."""
+        """Store a command, which `receive` carries out."""
         self._commands[env] = command, value
 
     def receive(self, env: int) -> Any:
@@ -368,10 +368,10 @@ class LocalEnvs:
             return self.envs[env].step(value) if command == "step" else self.envs[env].reset(seed=value)
         except (GroundlingError, KeyboardInterrupt):
             raise
-        except BaseException as error:  # an env that calls sys.exit() ends no training
+        except BaseException as error:  # an env that calls sys.exit() must not end training
             raise EnvRaised from error
 
     def close(self) -> None:
         for number, env in enumerate(self.envs):
-            with foreign(f"env {number} ({env}), as it was closed,"):
+            with foreign(f"env {number} ({env}), while being closed,"):
                 env.close()

@@ -1,4 +1,4 @@
-"""Worker processes that step envs, of text worlds and NetHack alike."""
+"""Worker processes that step envs, for both text worlds and NetHack."""
 
 import functools
 import os
@@ -21,16 +21,16 @@ from groundling.io.terminal import keep_writing
 from groundling.runtime.parallel import end_with
 
 _START_SECONDS = 120.0
-_MOST_LOSSES = 3  # Losses of a worker in a row, without an answer between them
+_MOST_LOSSES = 3  # Maximum number of losses of a worker in a row, without an answer in between
 
 
 MakeHandler = Callable[[bool], Any]
-"""Makes an object that answers commands in a worker process: ``answer(key, value)``, whose exceptions end the process,
-and ``close()``. The argument is True if it replaces a lost worker's."""
+"""Creates a handler, an object that answers commands in a worker process: ``answer(key, value)``, whose exceptions end
+the process, and ``close()``. The argument is True if it replaces a lost worker's handler."""
 
 
 class WorkerLost(Exception):
-    """A worker died or hung, and was started again."""
+    """A worker died or hung, and was restarted."""
 
     def __init__(self, reason: str, hung: bool = False) -> None:
         super().__init__(reason)
@@ -38,16 +38,16 @@ class WorkerLost(Exception):
 
 
 class WorkerPool:
-    """Processes that each carry out commands in the order in which they are sent.
+    """Processes, each of which carries out commands in the order in which they are sent.
 
     Args:
-        make_handlers: The maker of each worker's handler; pickled, so a module's function or a `partial` of one.
-        timeout: Seconds without an answer after which a worker counts as hung.
-        on_lost: Called with a worker's number and its loss.
-        resend: Send a new worker the commands that the lost one had not answered.
+        make_handlers: A function for each worker that creates its handler; pickled, so of module level or a `partial`.
+        timeout: Seconds without an answer after which a worker is considered hung.
+        on_lost: Called with a worker's number and the `WorkerLost` exception.
+        resend: Resend the commands that a lost worker had not answered to its replacement.
 
     Raises:
-        ConfigError: A handler cannot be made in another process.
+        ConfigError: A handler cannot be created in another process.
     """
 
     def __init__(
@@ -65,8 +65,8 @@ class WorkerPool:
             handlers = [pickle.dumps(make) for make in make_handlers]
         except (AttributeError, TypeError, pickle.PicklingError) as error:
             raise ConfigError(
-                f"the env cannot be made in a worker process ({error}): register a class or function of a module, or "
-                "set world.num_workers=0"
+                f"the env cannot be created in a worker process ({error}): register a class or function defined in a "
+                "module, or set world.num_workers=0"
             ) from error
         inherited = {**os.environ, **(environment or {})}, tuple(file_descriptors)
         self._workers = [_Worker(handler, *inherited) for handler in handlers]
@@ -101,7 +101,7 @@ class WorkerPool:
 
 
 class _Worker:
-    """A process, and its answers that have not been received yet."""
+    """A process, and those of its answers that have not been received yet."""
 
     process: subprocess.Popen[bytes]
     _is_ready: bool
@@ -147,7 +147,7 @@ class _Worker:
             self.send(*command)
 
     def end(self, patience: float) -> None:
-        """Wait for the process, whose pipe is closed, or kill it after ``patience`` seconds."""
+        """Wait for the process to end after its pipe was closed; kill it after ``patience`` seconds."""
         try:
             self.process.wait(patience)
         except subprocess.TimeoutExpired:
@@ -166,7 +166,7 @@ class _Worker:
             env={**self._environment, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
         theirs.close()
-        # The running script, if the worker has to import it for its definitions.
+        # The running script, if the worker has to import definitions from it.
         main = getattr(sys.modules["__main__"], "__file__", None) if b"__main__" in self._handler else None
         with suppress(BrokenPipeError, ConnectionResetError):
             self.pipe.send((os.getpid(), main, restarted))
@@ -176,10 +176,10 @@ class _Worker:
 def _serve(pipe: Connection) -> None:
     parent, main, restarted = pipe.recv()
     end_with(parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that gives the commands
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is meant for the parent process
     if main is not None:
         spawn.import_main_path(main)
-    # Not a file's bytes: the parent process sent them through a pipe that only it and this process hold.
+    # These bytes come not from a file, but from the parent process through a pipe that only the two processes hold.
     handler = pickle.loads(pipe.recv_bytes())(restarted)
     with suppress(EOFError, ConnectionError):  # the pipe is closed
         pipe.send((None, None))  # ready
@@ -194,19 +194,19 @@ if __name__ == "__main__":
 
 
 class EnvLost(Exception):
-    """An env raised, or its process died or hung; a new one was made, which is not yet reset."""
+    """An env raised, or its process died or hung; it was replaced by a new env, which has not been reset yet."""
 
 
 @dataclass
 class Incidents:
-    """Problems in workers so far, which were repaired."""
+    """Problems in workers so far, all of which were recovered from."""
 
     lost_envs: int = 0  # envs that raised, or whose worker died or hung
     cut_episodes: int = 0  # episodes that ended with their env, lost twice at the same step
 
 
 class WorkerEnvs:
-    """Envs in worker processes: env ``i`` is in number ``i % num_workers``. Arguments as of `TextVectorEnv`."""
+    """Envs in worker processes: env ``i`` is in worker ``i % num_workers``. See `TextVectorEnv` for the arguments."""
 
     def __init__(
         self,
@@ -217,21 +217,21 @@ class WorkerEnvs:
         warn: Callable[[str], None],
     ) -> None:
         self._warn = warn
-        self._lost: dict[int, str] = {}  # envs made again since their last command, with the reason
+        self._lost: dict[int, str] = {}  # envs recreated since their last command, with the reason
         self._num_workers = min(num_workers, num_envs)
         self._shares = [range(w, num_envs, self._num_workers) for w in range(self._num_workers)]
         makers = [functools.partial(_EnvShare, make_env, share) for share in self._shares]
         self.pool = WorkerPool(makers, timeout, self._on_lost)
 
     def send(self, env: int, command: str, value: Any) -> None:
-        """Send an env ``reset`` with a seed, or ``step`` with an action; `receive` gives what it returned."""
+        """Send an env ``reset`` with a seed, or ``step`` with an action; `receive` returns the result."""
         if command == "reset":
             self._lost.pop(env, None)
         if env not in self._lost:
             self.pool.send(env % self._num_workers, env, (command, value))
 
     def receive(self, env: int) -> Any:
-        """Return what the env returned to its last command; raise `EnvLost` if it did not return."""
+        """Return the result of the env's last command; raise `EnvLost` if it gave no result."""
         if env in self._lost:
             raise EnvLost(self._lost.pop(env))
         try:
@@ -239,7 +239,7 @@ class WorkerEnvs:
         except WorkerLost:
             raise EnvLost(self._lost.pop(env)) from None
         if raised:
-            self._warn(f"env {env} raised {value}; a new one is made")
+            self._warn(f"env {env} raised {value}; creating a new one")
             raise EnvLost(f"raised {value}")
         return value
 
@@ -248,12 +248,12 @@ class WorkerEnvs:
 
     def _on_lost(self, worker: int, lost: WorkerLost) -> None:
         share = self._shares[worker]
-        self._warn(f"the worker of envs {', '.join(map(str, share))} {lost}; a new one is started")
+        self._warn(f"the worker of envs {', '.join(map(str, share))} {lost}; starting a new one")
         self._lost |= dict.fromkeys(share, str(lost))
 
 
 class _EnvShare:
-    """The envs of a worker; answers are pairs: whether the env raised, and what it raised or returned."""
+    """The envs of a worker; each answer is a pair of whether the env raised, and its error or result."""
 
     def __init__(
         self, make_env: Callable[[], gymnasium.Env[Any, Any]], numbers: Sequence[int], restarted: bool

@@ -1,1 +1,1 @@
-"""Texts and conversations to token ids and back, with any Transformers tokenizer."""
+"""Conversion of texts and conversations to token ids and back, with any Transformers tokenizer."""

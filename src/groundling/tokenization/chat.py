@@ -1,8 +1,8 @@
-"""Conversations as token ids, equal to those of the tokenizer's chat template.
+"""Conversations as token ids, equal to those from the tokenizer's chat template.
 
-A conversation is rendered by the template and encoded as one text, as by Transformers' ``apply_chat_template``. While
-the tokens of a longer conversation begin with those of a shorter one, only the new turn is rendered and encoded. Words
-are plain text: a world cannot write the tokens that end its turn.
+A conversation is rendered with the template and encoded as one text, as in Transformers' ``apply_chat_template``. As
+long as the tokens of a longer conversation start with those of a shorter one, only the new turn is rendered and
+encoded. Messages are plain text: a world cannot write the tokens that end its turn.
 """
 
 import itertools
@@ -17,16 +17,16 @@ from groundling.tokenization.encoding import TextEncoder
 from groundling.tokenization.templates import ChatTemplate
 
 _MAX_REMEMBERED = 100_000
-_WORDS, _ANSWER = "You see it.", "ANSWERWORDS"  # Stand-ins for the words before a turn, and for an answer
-_ENDING = 3  # Tokens by which the end of a conversation's prompt is recognised
+_WORDS, _ANSWER = "You see it.", "ANSWERWORDS"  # Stand-ins for the user message before a turn, and for an answer
+_ENDING = 3  # Number of tokens by which the end of a conversation's prompt is recognised
 
 
 def first_turn(opening: Callable[[int], int], turns: Sequence[int], room: int) -> int:
-    """Return the first turn of the last step's prompt, so that it fits into ``room`` tokens.
+    """Return the first turn to keep in the last step's prompt, so that it fits in ``room`` tokens.
 
-    A conversation that becomes too long restarts with the last turns that fill half of the room, or with the last one
-    alone, however long it is. Then it grows again, so it is seldom read from the start. ``opening`` gives the tokens
-    of the opening with a given turn; ``turns`` those of each turn as a continuation (the first is not used).
+    A conversation that becomes too long restarts with the last turns that fill half of the room, or with only the last
+    one, however long it is. It then grows again, so it is rarely read from the start. ``opening`` returns the number
+    of tokens of an opening with a given turn; ``turns`` has that of each turn as a continuation (the first is unused).
     """
     first, length = 0, opening(0)
     for last in range(1, len(turns)):
@@ -41,14 +41,14 @@ def first_turn(opening: Callable[[int], int], turns: Sequence[int], room: int) -
 
 
 class Chat:
-    """Encodes conversations by a tokenizer's chat template; without one, in a plain form, a line a turn.
+    """Encodes conversations with a tokenizer's chat template; without one, in a plain format, one line per turn.
 
     Attributes:
-        encoder: Encodes texts, with control tokens in words as plain text.
+        encoder: Encodes texts, with control tokens in messages as plain text.
         source: The template.
-        why_whole: Why `tokens` renders each conversation whole; None if it adds the tokens of new turns.
+        why_whole: Why `tokens` renders each conversation as a whole; None if it only adds the tokens of new turns.
         lead: Token ids that the template writes between its generation prompt and a last answer, such as Qwen 3's
-            empty thought; blanks that merge with the answer are part of the answer.
+            empty thought; whitespace that merges with the answer is part of the answer.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -66,7 +66,7 @@ class Chat:
         self._ending: list[int] = []
         if self._template is None:
             alone, whole = self.encoder.encode("a"), self.encoder.encode("a", special_tokens=True)
-            # Some tokenizers write a token at a text's end, too.
+            # Some tokenizers also add a token at the end of a text.
             starts = (i for i in range(len(whole)) if whole[i : i + len(alone)] == alone)
             self._beginning = whole[: next(starts)]
             return
@@ -78,14 +78,14 @@ class Chat:
         one, other = (self._whole(None, [words])[::-1] for words in (_WORDS, "x"))
         self._ending = one[: min(common_length(one, other), _ENDING)][::-1]
         if not grows:
-            self._render_whole("it writes other text before the last answer than before earlier ones")
+            self._render_whole("it writes different text before the last answer than before earlier ones")
 
     def _render_whole(self, why: str) -> None:
         self.why_whole = why
         name = self.tokenizer.name_or_path or type(self.tokenizer).__name__
         warnings.warn(
-            f"the chat template of {name} cannot be extended turn by turn ({why}): each conversation is "
-            "rendered and read whole at each step, which is slower",
+            f"the chat template of {name} cannot be extended turn by turn ({why}): each conversation is rendered and "
+            "encoded as a whole at each step, which is slower",
             stacklevel=3,
         )
 
@@ -99,13 +99,13 @@ class Chat:
         room: int | None = None,
         truncation_side: Literal["left", "right"] = "left",
     ) -> list[int]:
-        """Return token ids of a conversation up to where the assistant speaks first.
+        """Return a conversation's token ids up to the assistant's first message.
 
         Args:
-            system: The system prompt, in place of the template's own; None: the template's own, if any.
-            words: The user's first words.
-            room: Maximum number of tokens; longer words are cut. Raises if it does not hold one token of the words.
-            truncation_side: ``left`` keeps the end of the words, ``right`` their beginning.
+            system: The system prompt, which replaces the template's own; if None, the template's own, if any.
+            words: The first user message.
+            room: Maximum number of tokens; a longer message is cut. Raises if not even one token of it fits.
+            truncation_side: ``left`` keeps the end of the message, ``right`` its beginning.
         """
         tokens = self._opening(system, words)
         if room is None or len(tokens) <= room:
@@ -114,30 +114,29 @@ class Chat:
         begin, end = common_length(one, other), common_length(one[::-1], other[::-1])
         if (left := room - begin - end) < 1:
             raise GroundlingError(
-                f"a prompt of {room} tokens has no room for words: its chat template and system prompt take "
-                f"{begin + end}"
+                f"a prompt of {room} tokens has no room for a message: template and system prompt take {begin + end}"
             )
         said = tokens[begin : len(tokens) - end]
         said = said[-left:] if truncation_side == "left" else said[:left]
         return [*tokens[:begin], *said, *tokens[len(tokens) - end :]]
 
     def turn(self, answer: str, words: str) -> list[int]:
-        """Return token ids that a turn adds: the answer and the user's words, up to where the assistant speaks.
+        """Return the token ids that a turn adds: the answer and the user message, up to the assistant's next message.
 
         If the template cannot be extended turn by turn, their number is approximate.
         """
         return list(self._turn(answer, words)[0])
 
     def tokens(self, system: str | None, said: Sequence[str]) -> list[int]:
-        """Return token ids of a conversation up to where the assistant speaks; earlier turns are remembered."""
-        # ``said``: the words of the user and the assistant in turn; the user speaks first and last.
+        """Return a conversation's token ids up to the assistant's next message; earlier turns are cached."""
+        # ``said``: the messages of user and assistant in turn; the user speaks first and last.
         turns = [self._turn(answer, words) for answer, words in zip(said[1::2], said[2::2], strict=True)]
         if self.why_whole is None and not all(exact for _, exact in turns):
-            self._render_whole("its last token merges with the first one of an answer")
+            self._render_whole("its last token merges with the first token of an answer")
         if self.why_whole is not None:
             return self._whole(system, said)
         tokens = [*self._opening(system, said[0]), *itertools.chain.from_iterable(added for added, _ in turns)]
-        # A template may rewrite the past of long conversations, or some answers (with thoughts, say).
+        # A template may rewrite earlier parts of long conversations, or some answers (those with thoughts, say).
         new = set(said[1:-2:2]) - self._past_answers
         if self._template is not None and (new or len(said) > self._longest):
             if len(self._past_answers) > _MAX_REMEMBERED:
@@ -157,9 +156,9 @@ class Chat:
         room: int | None = None,
         truncation_side: Literal["left", "right"] = "left",
     ) -> list[int]:
-        """Return token ids of a conversation that is read once, without its first turns if there is no room for them.
+        """Return the token ids of a conversation that is read once, without its first turns if there is no room.
 
-        ``earlier``: pairs of a user's words and their answer. Others as in `opening`, for the user's last words.
+        ``earlier`` has pairs of user message and answer; for the other arguments, see `opening`.
         """
         for first in range(len(earlier)):
             said = [*itertools.chain.from_iterable(earlier[first:]), words]
@@ -173,8 +172,8 @@ class Chat:
         return bool(self._ending) and list(prompt[-len(self._ending) :]) == self._ending
 
     def answers(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return token ids of answers, as they continue the template's text after `lead`."""
-        # An answer that would merge with the template's last token is encoded alone.
+        """Return the token ids of answers, as continuations of the template's text after `lead`."""
+        # An answer that would merge with the template's last token is encoded separately.
         new = [text for text in texts if text not in self._answers]
         if len(self._answers) + len(new) > _MAX_REMEMBERED:
             self._answers.clear()
@@ -189,7 +188,7 @@ class Chat:
     def _find_lead(self) -> list[int]:
         try:
             last = self._text(None, [_WORDS, _ANSWER])
-        except GroundlingError:  # it refuses conversations that end with an answer
+        except GroundlingError:  # the template rejects conversations that end with an answer
             return []
         between = last[len(self._before) : last.find(_ANSWER)]
         if not (last.startswith(self._before) and between.strip()):
@@ -210,7 +209,7 @@ class Chat:
         return self._openings[key]
 
     def _turn(self, answer: str, words: str) -> tuple[list[int], bool]:
-        """Return the tokens that a turn adds, and True if the tokens before it stay as they were."""
+        """Return the tokens that a turn adds, and True if the tokens before it are unchanged."""
         key = answer, words
         if key not in self._turns:
             if len(self._turns) > _MAX_REMEMBERED:
@@ -221,7 +220,7 @@ class Chat:
         return self._turns[key]
 
     def _whole(self, system: str | None, said: Sequence[str]) -> list[int]:
-        """Return token ids of a conversation, rendered and encoded as one text."""
+        """Return a conversation's token ids, rendered and encoded as one text."""
         if self._template is not None:
             return self.encoder.encode(self._text(system, said))
         parts = [] if system is None else [system, "\n\n"]
@@ -232,7 +231,7 @@ class Chat:
 
     def _text(self, system: str | None, said: Sequence[str]) -> str:
         """Render a conversation, with marks for control tokens that are spelled in it."""
-        # Tokens that the template looks for in answers, such as the end of a thought, are left to it.
+        # Tokens that the template looks for in answers, such as the end of a thought, are not masked.
         assert self._template is not None
         encoder, render = self.encoder, self._template.render
 

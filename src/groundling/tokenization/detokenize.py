@@ -1,23 +1,23 @@
-"""Text of generated token ids, decoded as the continuation of a prompt.
+"""Decodes generated token ids as the continuation of a prompt.
 
-Decoders of SentencePiece and WordPiece tokenizers treat the first token of a text differently: decoded alone, the
-generation ``▁red`` after ``You see a`` is ``red`` without its space.
+SentencePiece and WordPiece tokenizers decode the first token of a text differently: decoded alone, the generation
+``▁red`` after ``You see a`` is ``red`` without its space.
 """
 
 from collections.abc import Sequence
 
 from transformers import PreTrainedTokenizerBase
 
-# Tokens before a generation that are decoded with it, and its last tokens that are decoded again with each new one.
+# Number of tokens before a generation that are decoded with it, and of its last tokens decoded again with each new one
 _CONTEXT, _WINDOW = 8, 32
-_BYTES = 4  # Most byte tokens of a character
+_BYTES = 4  # Maximum number of byte tokens in a character
 
 
 class Continuation:
-    """Decode a generation, as a whole or token by token in linear time.
+    """Decodes a generation, as a whole or token by token in linear time.
 
-    ``prompt``: token ids before the generation; empty for encoder-decoders, whose decoder begins a new text. A prompt
-    with the tokenizer's end token at its end counts as empty.
+    ``prompt`` has the token ids before the generation; it is empty for encoder-decoders, whose decoder starts a new
+    text. A prompt that ends with the tokenizer's end token is treated as empty.
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class Continuation:
         for length in range(_CONTEXT, _CONTEXT + _BYTES):
             self._context = list(prompt[-length:])
             self._before = self._decoded(self._context)
-            if "\ufffd" not in self._before:  # else it may begin within a character
+            if "\ufffd" not in self._before:  # else it may start within a character
                 break
         if not self._before:  # nothing but special tokens
             self._context = list(prompt)
@@ -38,7 +38,7 @@ class Continuation:
         self._window: list[int] = []
 
     def append(self, *tokens: int) -> str:
-        """Add tokens, and return the text of all tokens so far."""
+        """Add tokens, and return the decoded text of all tokens so far."""
         self._window += tokens
         text = self._decoded([*self._context, *self._window])
         common = len(self._before)
@@ -49,7 +49,7 @@ class Continuation:
         if len(self._window) >= _WINDOW:
             context = self._window[-_CONTEXT:]
             before = self._decoded(context)
-            if before and "\ufffd" not in before and text.endswith(before):  # else it cuts a character
+            if before and "\ufffd" not in before and text.endswith(before):  # else it would split a character
                 self._settled, self._context, self._before, self._window = text, context, before, []
         return text
 

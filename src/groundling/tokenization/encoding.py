@@ -1,4 +1,4 @@
-"""Texts to token ids; control tokens that words spell stay plain text."""
+"""Encodes texts as token ids; control tokens spelled out in a world's or a dataset's text stay plain text."""
 
 import json
 import re
@@ -15,17 +15,17 @@ from groundling.errors import GroundlingError
 from groundling.tokenization.templates import ChatTemplate
 
 _HANGUL, _SYLLABLES = 0xAC00, 11_172
-# Begins marks, the same for all models of a process, since a reference reads its policy's prompts. Normalizers leave
-# these letters unchanged, and no world can know them.
+# Starts marks; the same for all models of a process, since a reference model reads its policy's prompts. Normalizers
+# leave these letters unchanged, and no world can know them.
 _KEY = "".join(chr(_HANGUL + secrets.randbelow(_SYLLABLES)) for _ in range(8))
 _MARK = re.compile(rf"{_KEY}([0-9a-f]+);")
 
 
 class TextEncoder:
-    """Encode texts in which the words of a world or a dataset write no control tokens.
+    """Encodes texts so that text from a world or a dataset cannot produce control tokens.
 
-    Control tokens are the special tokens, and other added tokens that the chat template names. `mask` replaces their
-    spelling in words by marks that cannot be guessed. Marks pass unchanged through prompts and templates, and `encode`
+    Control tokens are the special tokens, and other added tokens that occur in the chat template. `mask` replaces
+    their spelling by marks that cannot be guessed. Marks pass through prompts and templates unchanged, and `encode`
     reads them as the plain text that they stand for.
     """
 
@@ -35,7 +35,7 @@ class TextEncoder:
         self._tokens = [
             token.content
             for token in tokenizer.added_tokens_decoder.values()
-            if len(token.content.strip()) > 1  # a single character is text, whatever it marks
+            if len(token.content.strip()) > 1  # a single character is always text
             and (token.special or token.content in template)
         ]
         longest_first = "|".join(map(re.escape, sorted(self._tokens, key=len, reverse=True)))
@@ -47,13 +47,13 @@ class TextEncoder:
         return set(self._spelled.findall(text))
 
     def mask(self, words: str, leave: Collection[str] = ()) -> str:
-        """Replace each control token that words spell by a mark, except those to ``leave``."""
+        """Replace each control token that is spelled in ``words`` by a mark, except tokens to ``leave``."""
         return self._spelled.sub(
             lambda match: match[0] if match[0] in leave else f"{_KEY}{match[0].encode().hex()};", words
         )
 
     def mask_parts(self, text: str, parts: Sequence[str]) -> str:
-        """Mask parts of a text, given in their order; the rest is unchanged."""
+        """Mask parts of a text, listed in order of occurrence; the rest is unchanged."""
         done, rest = "", text
         for part in parts:
             before, found, rest = rest.partition(part) if part else ("", "", rest)
@@ -70,10 +70,10 @@ class TextEncoder:
         max_length: int | None = None,
         side: Literal["left", "right"] = "left",
     ) -> list[int]:
-        """Return token ids of a text, its marks as plain text; cut texts with marks to ``max_length`` on ``side``."""
+        """Return a text's token ids, reading marks as plain text; truncate texts with marks to ``max_length``."""
         if _KEY not in text:
             return self.encode_all([text], special_tokens)[0]
-        if not hasattr(self._tokenizer, "backend_tokenizer"):  # not implemented in Rust: spell them with spaces
+        if not hasattr(self._tokenizer, "backend_tokenizer"):  # not implemented in Rust: spell tokens with spaces
             apart = _MARK.sub(lambda match: bytes.fromhex(match[1]).decode().replace("", " ")[1:-1], text)
             return self.encode(apart, special_tokens)
         if self._renamed is None:
@@ -88,16 +88,16 @@ class TextEncoder:
     def encode_all(self, texts: Sequence[str], special_tokens: bool = False) -> list[list[int]]:
         if any(_KEY in text for text in texts):
             return [self.encode(text, special_tokens) for text in texts]
-        # verbose=False: the tokenizer's own length warning knows less than our checks of a prompt's length
+        # verbose=False: the tokenizer's own length warning is less accurate than our checks of a prompt's length
         encoded = self._tokenizer(list(texts), add_special_tokens=special_tokens, verbose=False)["input_ids"]
         return [list(ids) for ids in encoded]
 
     def _name(self, token: str) -> str:
-        """Return the name of a control token in the renamed tokenizer, which no text spells."""
+        """Return a control token's name in the renamed tokenizer, which no text can spell."""
         return f"{_KEY[::-1]}{self._tokens.index(token)};"
 
     def _rename(self) -> Tokenizer:
-        """Return the tokenizer with other names for its control tokens; their ids stay."""
+        """Return the tokenizer with its control tokens renamed; their ids are unchanged."""
         names = {token: self._name(token) for token in self._tokens}
         state = json.loads(self._tokenizer.backend_tokenizer.to_str())
         for token in state["added_tokens"]:
@@ -110,7 +110,7 @@ class TextEncoder:
             model["vocab"] = [[names.get(piece, piece), score] for piece, score in vocabulary]
         if model.get("unk_token") in names:
             model["unk_token"] = names[model["unk_token"]]
-        if "merges" in model:  # merges would write a renamed piece by its old name
+        if "merges" in model:  # merges would produce a renamed piece under its old name
             pairs = [pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"]]
             model["merges"] = [pair for pair in pairs if not {*pair, "".join(pair)} & names.keys()]
         renamed = Tokenizer.from_str(json.dumps(state))
@@ -128,17 +128,17 @@ class EndTokens:
     Chat models often have several: Llama 3 ends texts with ``<|end_of_text|>`` and turns with ``<|eot_id|>``.
     """
 
-    # Sorted, from the tokenizer, the generation config and the chat template. Generation stops at each of them, and
-    # the probability that a text ends is their sum.
+    # Sorted, from the tokenizer, the generation config and the chat template. Generation stops at any of them, and the
+    # probability that a text ends is the sum of their probabilities.
     ids: tuple[int, ...]
-    of_text: int | None  # Ends a plain text in training data: the tokenizer's; None if there is no end token
-    of_turn: int | None  # Ends an answer in a conversation: the chat template's, or ``of_text``
+    of_text: int | None  # The tokenizer's, which ends a plain text in training data; None if there is no end token
+    of_turn: int | None  # The chat template's, which ends an answer in a conversation, or ``of_text``
 
     @classmethod
     def of(
         cls, tokenizer: PreTrainedTokenizerBase, generation_config: Any = None, vocabulary_size: int | None = None
     ) -> Self:
-        """Find the end tokens of a tokenizer and its model; those from ``vocabulary_size`` on cannot be generated."""
+        """Find the end tokens of a tokenizer and its model; ids from ``vocabulary_size`` on are never generated."""
         configured: Any = getattr(generation_config, "eos_token_id", None)
         known = [tokenizer.eos_token_id, *(configured if isinstance(configured, list) else [configured])]
         template = getattr(tokenizer, "chat_template", None)
@@ -157,7 +157,7 @@ def _end_of_turn(tokenizer: PreTrainedTokenizerBase, template: str) -> int | Non
     """Return the added token that the chat template writes right after an answer, or None."""
     try:
         text = ChatTemplate(tokenizer).render(None, ["FIRSTWORDS", "ANSWERWORDS", "SECONDWORDS"])
-    except GroundlingError:  # raised again where a conversation is read
+    except GroundlingError:  # raised again when a conversation is read
         return None
     following = text.partition("ANSWERWORDS")[2].lstrip()
     tokens = {token.content: index for index, token in tokenizer.added_tokens_decoder.items()}

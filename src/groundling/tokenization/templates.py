@@ -1,4 +1,4 @@
-"""Chat templates, rendered within limits of time and memory: a template is a program from a file of unknown origin."""
+"""Chat templates, rendered with time and memory limits, since a template is a program from an untrusted file."""
 
 import itertools
 import sys
@@ -16,23 +16,23 @@ from transformers import PreTrainedTokenizerBase
 
 from groundling.errors import GroundlingError
 
-_SECONDS, _MEMORY = 10.0, 2**30  # Limits of one rendering; bytes in addition to those of the process
-_CHARACTERS = 2**20  # Characters that a template may add to a conversation
+_SECONDS, _MEMORY = 10.0, 2**30  # Limits for one rendering; bytes in addition to those that the process uses
+_CHARACTERS = 2**20  # Maximum number of characters that a template may add to a conversation
 # Stand-ins for messages, to check that a template writes all of them.
 _SYSTEM, _WORDS = "SYSTEMWORDS", ("FIRSTWORDS", "ANSWERWORDS", "SECONDWORDS")
 _SAME_DAY = "{%- macro strftime_now(format) -%}{{ format"
 for _code in "aAbBcdDeFHIjmMpSTuUwWxXyY":
     _SAME_DAY += f" | replace('%{_code}', '{datetime(2024, 7, 26).strftime('%' + _code)}')"
 _SAME_DAY += " }}{%- endmacro -%}"
-"""Prepended to templates, so that those that print the date are the same on every day: the default of Llama 3's."""
+"""Prepended to templates, so that those that print the date always print the same one, the default of Llama 3's."""
 
 
 class ChatTemplate:
-    """The chat template of a tokenizer (https://huggingface.co/docs/transformers/chat_templating).
+    """A tokenizer's chat template (https://huggingface.co/docs/transformers/chat_templating).
 
-    If it raises for a system prompt, leaves it out or repeats it, the system prompt is put before the user's first
-    words. Templates of vision-language models may take contents in parts only. Raises `GroundlingError` if a template
-    does not write each message once, changes the words, or exceeds a limit.
+    If it raises for a system prompt, omits it or repeats it, the system prompt is put before the first user message.
+    Templates of vision-language models may accept contents only in parts. Raises `GroundlingError` if a template does
+    not write each message once, changes the text, or exceeds a limit.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -48,14 +48,14 @@ class ChatTemplate:
                 return
             except LimitError as error:
                 raise self._refusal(str(error)) from error
-            except Exception as error:  # templates raise anything
+            except Exception as error:  # templates may raise anything
                 problems.append(_line(error))
         raise self._refusal(
-            f"cannot be used: {problems[0]} (with the system prompt among the user's words: {problems[1]})"
+            f"cannot be used: {problems[0]} (with the system prompt in the user message: {problems[1]})"
         )
 
     def render(self, system: str | None, said: Sequence[str]) -> str:
-        """Render a conversation, up to where the assistant speaks if the user, who speaks first, spoke last."""
+        """Render a conversation that the user starts; if the user also spoke last, add the generation prompt."""
         try:
             return self._printed(system, said)
         except LimitError as error:
@@ -64,7 +64,7 @@ class ChatTemplate:
             raise self._refusal(f"cannot be used: {_line(error)}") from error
 
     def _refusal(self, problem: str) -> GroundlingError:
-        return GroundlingError(f"{self._name} {problem}; name a tokenizer with another one (model.tokenizer=…)")
+        return GroundlingError(f"{self._name} {problem}; choose a tokenizer with a different one (model.tokenizer=…)")
 
     def _printed(self, system: str | None, said: Sequence[str]) -> str:
         messages: list[dict[str, Any]] = [
@@ -89,7 +89,7 @@ class ChatTemplate:
 
 
 class LimitError(Exception):
-    """A template exceeds a limit; the message completes a sentence about it."""
+    """A template exceeds a limit; the message completes a sentence whose subject is the template."""
 
 
 _limited = threading.Lock()  # Held while the process's memory is limited, so that the right limit is restored
@@ -97,8 +97,8 @@ _limited = threading.Lock()  # Held while the process's memory is limited, so th
 
 @contextmanager
 def _limits() -> Iterator[None]:
-    """Raise `LimitError` within this context if it takes too much time or memory."""
-    # A trace function checks the time at each line of the template: a thread would cost more than the rendering.
+    """Raise `LimitError` if the code in this context takes too much time or memory."""
+    # A trace function checks the time at each line of the template, since a thread would cost more than the rendering.
     deadline = time.monotonic() + _SECONDS
 
     def check(frame: FrameType, event: str, argument: object) -> Any:
@@ -119,7 +119,7 @@ def _limits() -> Iterator[None]:
 
 @contextmanager
 def _little_memory() -> Iterator[None]:
-    """Limit the address space that the process can take within this context, on Linux."""
+    """On Linux, limit the address space of the process within this context."""
     try:
         import resource
 
@@ -141,8 +141,8 @@ def _line(error: BaseException) -> str:
 
 
 def _check_products(source: str) -> None:
-    """Raise `LimitError` for common ways to spend any time in one instruction, where no limit is checked."""
-    # Searches in huge texts and divisions of huge numbers remain possible.
+    """Raise `LimitError` for common ways to spend unlimited time in one instruction, where no limit is checked."""
+    # Searches in huge strings and divisions of huge numbers remain possible.
     tokens = [(kind, value) for _, kind, value in Environment().lex(source) if kind != "whitespace"]
     tokens = [("", ""), *tokens, ("", "")]
     for (before, left), (kind, value), (after, _) in zip(tokens, tokens[1:], tokens[2:], strict=False):
@@ -153,11 +153,11 @@ def _check_products(source: str) -> None:
         if kind == "name" and value == "round":
             raise LimitError("rounds numbers (round), which computes powers")
         if kind == "name" and value in ("urlize", "wordwrap"):
-            raise LimitError(f"calls {value}, whose time grows with the square of a text")
+            raise LimitError(f"calls {value}, whose time grows with the square of a string's length")
 
 
 def _check_order(text: str) -> None:
-    """Raise `ValueError` unless a rendered conversation has each stand-in once, and those of the turns in order."""
+    """Raise `ValueError` unless a rendered conversation has each stand-in once, with the turns in order."""
     places = [text.find(words) for words in _WORDS]
     if any(text.count(words) != 1 for words in (_SYSTEM, *_WORDS)) or places != sorted(places):
         raise ValueError(f"it does not write each message once and in order: {text[:80]!r}")

@@ -150,7 +150,7 @@ def test_broken_files_are_errors(tmp_path: Path) -> None:
         pools.create("jsonl", path={"train": str(broken)}).prepare("train")
     ragged = tmp_path / "ragged.csv"
     ragged.write_text("prompt,answer\na,b\nc\n")
-    with pytest.raises(GroundlingError, match="row 2 has another number of values"):
+    with pytest.raises(GroundlingError, match="row 2 has a different number of values"):
         pools.create("csv", path={"train": str(ragged)}).prepare("train")
     with pytest.raises(GroundlingError, match=r"ragged\.csv cannot be read as Parquet"):
         pools.create("parquet", path={"train": str(ragged)}).prepare("train")
@@ -194,7 +194,7 @@ def test_datasets_of_hugging_face(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     )
     assert [s.prompt for s in pool.prepare("train")] == [f"q{n}" for n in range(7)]
     assert [s.references for s in pool.prepare("val")] == [(f"a{n}",) for n in (7, 8, 9)]
-    with pytest.raises(ConfigError, match="splits names no test"):
+    with pytest.raises(ConfigError, match="splits has no test"):
         pool.prepare("test")
 
 
@@ -226,7 +226,7 @@ def test_a_card_that_is_a_pipe_is_an_error(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("key", ["2020-01-01", "!!binary YQ=="])
 def test_cards_may_not_name_servers(key: str, tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text(f"---\nconfigs: [{{{key}: 'http://host/x'}}]\n---\n")
-    with pytest.raises(GroundlingError, match="names files at a server"):
+    with pytest.raises(GroundlingError, match="refers to files on a server"):
         pools.create("huggingface", dataset=str(tmp_path)).prepare("train")
 
 

@@ -57,7 +57,7 @@ def test_prompts_are_cut_on_one_side_and_padded_on_the_left(
 ) -> None:
     for tokenizer, end in ((causal_tokenizer, []), (seq2seq_tokenizer, [seq2seq_tokenizer.eos_token_id])):
         before = tokenizer.truncation_side, tokenizer.padding_side
-        with pytest.warns(UserWarning, match=f"more than 8 tokens are cut \\(on the {side}\\).*max_prompt_length"):
+        with pytest.warns(UserWarning, match=f"more than 8 tokens are truncated on the {side}.*max_prompt_length"):
             ids, mask = encode_prompts(samples, tokenizer, 8, side)
         with warnings.catch_warnings(action="error"):
             encode_prompts(samples, tokenizer, 64, side)
@@ -79,7 +79,7 @@ def test_prompts_that_cannot_be_encoded_are_errors(
     with pytest.raises(GroundlingError, match="sample empty has an empty prompt"):
         encode_prompts([*samples, Sample("empty", "")], seq2seq_tokenizer, 8)  # which adds an end token
     with pytest.raises(
-        ConfigError, match="max_prompt_length=1: a prompt needs at least 1 token besides the 1 special"
+        ConfigError, match="max_prompt_length=1: a prompt needs at least 1 token in addition to the 1 special"
     ):
         encode_prompts(samples, seq2seq_tokenizer, 1)
     with pytest.raises(ConfigError, match="max_prompt_length=0"):
@@ -260,7 +260,7 @@ def test_wrong_arguments_and_actions_are_errors(samples: list[Sample], causal_to
     with pytest.raises(GroundlingError, match="reset the env"):
         env.step(3)
     env.reset(seed=0)
-    with pytest.raises(GroundlingError, match=f"action {len(causal_tokenizer)} is no token"):
+    with pytest.raises(GroundlingError, match=f"action {len(causal_tokenizer)} is not a token"):
         env.step(len(causal_tokenizer))
     env.step(np.int64(3))  # type: ignore[arg-type]
     with pytest.raises(GroundlingError, match="reset the env"):

@@ -1,12 +1,12 @@
-"""Sampling GLAM's levels from the original's distribution, without its rejection of whole levels.
+"""Samples GLAM's levels from the original's distribution, without rejecting whole levels.
 
-The original draws objects, places, agent and mission, and rejects all of them unless the split admits the mission,
+The original samples objects, places, agent and mission, and rejects all of them unless the split admits the mission,
 everything is reachable, and the object to put next to another one is not there yet. As objects and places are
-independent, draw here
+independent, this module samples
 
-- the nouns given that the split admits the mission, from the exact probabilities (`draw_nouns`);
-- the places until everything is reachable, on bit boards (`draw_places`);
-- both again only if objects of "put next to" already touch, which depends on both.
+- the nouns, conditional on the split admitting the mission, from the exact probabilities (`draw_nouns`);
+- the places, until everything is reachable, on bitboards (`draw_places`);
+- both again only if the objects of "put next to" already touch, which depends on both.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from minigrid.core.constants import COLOR_NAMES
 KINDS = ("key", "ball", "box")
 NOUNS = tuple((kind, colour) for kind in KINDS for colour in COLOR_NAMES)  # equally likely; a *noun* below is an index
 
-# A cell of a room of 8 × 8 cells, walls included, is the number x + 8 y; a board is an int with a bit for each.
+# A cell of a room of 8 × 8 cells, including walls, has the number x + 8 y; a board is an int with a bit for each cell.
 _SIDE = 8
 _INSIDE = np.array([x + _SIDE * y for y in range(1, _SIDE - 1) for x in range(1, _SIDE - 1)])
 _INSIDE_BOARD = sum(1 << cell for cell in _INSIDE.tolist())
@@ -39,17 +39,17 @@ class Places:
 
 
 def draw_nouns(rng: np.random.Generator, count: int, num_named: int, admitted: Sequence[int]) -> list[int]:
-    """Draw the nouns of ``count`` objects, the first ``num_named`` (1 or 2) of which the mission names.
+    """Sample the nouns of ``count`` objects, the first ``num_named`` (1 or 2) of which the mission names.
 
-    The original draws the objects, then one of them for the mission, then a second one: any of them, except the first
-    one again if no other looks like it. It rejects all unless both are ``admitted``. With p the probability that a
-    noun is admitted, and a the probability that no other object looks like the first, the second draw is
+    The original samples the objects, then one of them for the mission, then a second one: any of them, except the
+    first one again if no other object looks like it. It rejects everything unless both are ``admitted``. Let p be the
+    probability that a noun is admitted, and a that no other object looks like the first. Then the second object is
 
-    - another object, with weight (count - 1) / count · p²;
-    - the first one again, which another object looks like, with weight p (1 - a) / count: the mission names it twice,
-      and the second noun looks like the first;
-    - the first one again, which is unique and replaced, with weight p a / count times the probability that the
-      replacement, one of the other nouns, is admitted.
+    - a different object, with weight (count - 1) / count · p²;
+    - the first one again, where another object looks the same, with weight p (1 - a) / count: the mission names it
+      twice, and the second noun equals the first;
+    - the first one again, which is unique and therefore replaced, with weight p a / count times the probability that
+      the replacement, one of the other nouns, is admitted.
     """
     nouns: list[int] = rng.integers(len(NOUNS), size=count).tolist()
     nouns[0] = first = _pick(rng, admitted)
@@ -66,7 +66,7 @@ def draw_nouns(rng: np.random.Generator, count: int, num_named: int, admitted: S
     elif drawn < another + twice:
         while first not in nouns[1:]:
             nouns[1:] = rng.integers(len(NOUNS), size=count - 1).tolist()
-        like_it = nouns.index(first, 1)  # its place is random: it may as well be the second
+        like_it = nouns.index(first, 1)  # places are random, so it can be moved to the second
         nouns[1], nouns[like_it] = nouns[like_it], nouns[1]
     else:
         rest = rng.integers(others, size=count - 1)
@@ -76,7 +76,7 @@ def draw_nouns(rng: np.random.Generator, count: int, num_named: int, admitted: S
 
 
 def draw_places(rng: np.random.Generator, count: int) -> Places:
-    """Draw the agent, then ``count`` things that do not touch it, until all are reachable."""
+    """Place the agent, then ``count`` things that do not touch it; repeat until all are reachable."""
     while True:
         agent, direction = _pick(rng, _INSIDE), int(rng.integers(4))
         things = _draw_cells(rng, count, spread(1 << agent))
@@ -85,7 +85,7 @@ def draw_places(rng: np.random.Generator, count: int) -> Places:
 
 
 def draw_places_by_door(rng: np.random.Generator, count: int) -> tuple[int, int, Places]:
-    """Draw a room with a door to its neighbour, its things, then the agent, until all are reachable. The agent faces
+    """Sample a room with a door to its neighbour, its things, then the agent, until all are reachable. The agent faces
     neither a thing nor the door. In the right room no thing is within a step of the middle, where the original's agent
     still is when things are placed. Return the room's column (0: left, 1: right), the door's row and the places.
     """
@@ -104,7 +104,7 @@ def draw_places_by_door(rng: np.random.Generator, count: int) -> tuple[int, int,
 
 
 def all_in_reach(agent: int, things: int) -> bool:
-    """Return True if the agent can get next to every bit of ``things`` without moving one."""
+    """Return True if the agent can get next to every bit of ``things`` without moving any of them."""
     reached, before = 1 << agent, 0
     free = _INSIDE_BOARD & ~things | reached
     while reached != before:
@@ -121,7 +121,7 @@ def _draw_cells(rng: np.random.Generator, count: int, taken: int) -> list[int]:
 
 
 def spread(board: int, width: int = _SIDE) -> int:
-    """Return the board and all cells next to it; its bits are within the walls, so none leaves its row."""
+    """Return the board with all adjacent cells; its bits are within the walls, so no shift crosses a row's end."""
     return board | board << 1 | board >> 1 | board << width | board >> width
 
 

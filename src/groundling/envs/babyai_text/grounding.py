@@ -1,14 +1,14 @@
-"""The first interaction of an agent in an episode of BabyAI, and the one that its mission asks for.
+"""The first interaction of an agent in a BabyAI episode, and the one that its mission asks for.
 
-The mission decides what an interaction is:
+The mission determines what counts as an interaction:
 
 - pick up, and put next to: the thing is picked up;
-- go to: the agent faces it from the next cell;
-- open: the door is toggled; if it is locked, a key is picked up, and the named keys are those of its colour;
-- sequences: as for the part that has to come first; for two parts joined by "and", either.
+- go to: the agent faces the thing from an adjacent cell;
+- open: the door is toggled; if it is locked, a key is picked up, and the named keys are those of the door's colour;
+- sequences: as for the part that has to come first; for two parts joined by "and", either part.
 
-The *things* are those within reach at the start: without moving one, unlocking a door, or interacting with another
-first. The agent may pass closed doors, except in missions to open a door or go to one, where doors are things.
+The *things* are those within reach at the start: without moving a thing, unlocking a door, or interacting with another
+thing first. The agent may pass closed doors, except in missions to open or go to a door, where doors are things.
 """
 
 import re
@@ -51,13 +51,13 @@ class Asked:
 
     deed: Deed
     description: ObjDesc  # the part of the mission that describes the thing
-    named: Collection[WorldObj]  # the things that the mission means, in reach or not
+    named: Collection[WorldObj]  # the things that the mission refers to, within reach or not
     things: Collection[WorldObj]  # the things within reach
 
 
 def asked_first(env: Any, instruction: Instr | None) -> list[Asked]:
-    """Return the first interactions, one or two, that an instruction of an unwrapped BabyAI env asks for at its start.
-    Empty if undefined: not BabyAI's grammar, the agent carries something, or no named thing is within reach.
+    """Return the one or two first interactions that an instruction of an unwrapped BabyAI env asks for at the start.
+    Empty if undefined: the grammar is not BabyAI's, the agent carries something, or no named thing is within reach.
     """
     if env.carrying is not None:
         return []
@@ -100,7 +100,7 @@ def _among(things: Iterable[Any], others: Iterable[Any]) -> list[Any]:
 
 
 def _reach(env: Any, doors_block: bool = False) -> list[WorldObj]:
-    """Return the keys, balls, boxes and doors that the agent can get to; walls or doors enclose rooms."""
+    """Return the keys, balls, boxes and doors that the agent can reach; rooms are enclosed by walls or doors."""
     cells, width = env.grid.grid, env.grid.width
     free = int("".join(["1" if cell is None else "0" for cell in reversed(cells)]), 2)  # a bit for each cell
     things = []
@@ -122,7 +122,7 @@ def _reach(env: Any, doors_block: bool = False) -> list[WorldObj]:
 
 
 def descriptions(instruction: Instr) -> list[ObjDesc]:
-    """Return an instruction's descriptions of things, in the order of its words."""
+    """Return an instruction's descriptions of things, in the order in which it mentions them."""
     if isinstance(instruction, SeqInstr):
         return descriptions(instruction.instr_a) + descriptions(instruction.instr_b)
     names = ("desc", "desc_move", "desc_fixed")
@@ -130,7 +130,7 @@ def descriptions(instruction: Instr) -> list[ObjDesc]:
 
 
 class InteractionTracker:
-    """Tracks the first interaction in an episode of an unwrapped BabyAI env; ``named``: the mission's words for it."""
+    """Tracks an episode's first interaction in an unwrapped BabyAI env; ``named`` has the mission's phrases for it."""
 
     def __init__(self, env: Any, asked: list[Asked], named: Iterable[str] = ()) -> None:
         self._env = env
@@ -162,16 +162,16 @@ class InteractionTracker:
 
 
 CONTROLS = {
-    "swapped": "the mission names another thing in the room; an agent that reads it goes to that thing, and fails",
+    "swapped": "the mission names a different thing in the room; an agent that reads it goes to that thing and fails",
     "dropped": "the mission does not say which thing it means",
     "scrambled": "the letters of the words that name things are shuffled",
 }
 
 
 def swap(env: Any, asked: list[Asked], mission: str, rng: np.random.Generator) -> tuple[str, list[Asked]] | None:
-    """Name another thing instead of each to interact with first: within reach, not described by the mission, and
-    unique if possible. Return the mission and its first interactions; None without such a thing, as behind one locked
-    door. ``env`` is unwrapped and at the start of an episode; ``asked`` is of `grounding.asked_first`.
+    """Replace each thing to interact with first by a different one: within reach, not described by the mission, and
+    unique if possible. Return the new mission and its first interactions, or None if there is no such thing, as with
+    one locked door. ``env`` is unwrapped and at the start of an episode; ``asked`` comes from `asked_first`.
     """
 
     def look_of(thing: Any) -> tuple[str, str]:
@@ -186,7 +186,7 @@ def swap(env: Any, asked: list[Asked], mission: str, rng: np.random.Generator) -
     for part in asked:
         others = sorted({look_of(thing) for thing in part.things} - meant)
         single = [look for look in others if counts[look] == 1]
-        if not others or (part.deed == "pick up" and part.description.type == "door"):  # described: the key's door
+        if not others or (part.deed == "pick up" and part.description.type == "door"):  # it describes the key's door
             return None
         look = (single or others)[int(rng.integers(len(single or others)))]
         meant.add(look)

@@ -1,4 +1,4 @@
-"""GLAM's levels: five families of tasks in one room or two, with nouns held out for testing."""
+"""GLAM's levels: five families of tasks in one or two rooms, with nouns held out for testing."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
@@ -28,7 +28,7 @@ from groundling.errors import ConfigError, GroundlingError, unknown
 Split = Literal["train", "test"]
 
 HELD_OUT = ("yellow box", "red key", "red door", "green ball", "grey door")
-"""Things that only test missions name; as distractors they occur in training, too."""
+"""Things that only test missions name; they also occur as distractors in training."""
 _DOOR_COLOURS: dict[Split | None, tuple[str, ...]] = {
     "train": ("yellow", "green", "blue", "purple"),
     "test": ("red", "grey"),
@@ -63,18 +63,18 @@ _TASKS: dict[str, _Task] = {
 class LocalLevel(RoomGridLevel):
     """One room of 6 × 6 free cells with objects, or for ``open`` two rooms with a locked door between them.
 
-    The reward is Minigrid's: 1 - 0.9 · steps / max_steps at success, else 0. max_steps is 64 for each object to go to
+    The reward is Minigrid's: 1 - 0.9 · steps / max_steps on success, else 0. max_steps is 64 for each object to go to
     and each room.
 
     Args:
         tasks: Families of tasks.
-        split: Missions that occur (see `HELD_OUT`); None: all.
-        task: One of ``tasks``, fixed for the env's life; None draws one at each reset.
-        draw_task: Draw a task at each ``reset``, or once at ``construction`` with an unseeded generator, as the
-            original does: two envs of one seed then differ. (`groundling evaluate` always draws at each reset.)
-        generator: ``original`` draws whole levels until one suits, with the original's stream of random numbers;
-            ``direct`` has the same distribution and builds one level only.
-        num_dists: Number of distractors, objects that the task does not need: 0 to 14; 8 in GLAM.
+        split: The missions that occur (see `HELD_OUT`); None for all.
+        task: One of ``tasks``, fixed for the env's lifetime; if None, one is sampled at each reset.
+        draw_task: When to sample a task: at each ``reset``, or once at ``construction`` with an unseeded generator, as
+            in the original, where two envs with the same seed differ. `groundling evaluate` always uses ``reset``.
+        generator: ``original`` samples whole levels until one is valid, from the original's stream of random numbers;
+            ``direct`` has the same distribution, but builds only one level.
+        num_dists: Number of distractors (objects that the task does not need), 0 to 14; 8 in GLAM.
         kwargs: See `minigrid.minigrid_env.MiniGridEnv`.
     """
 
@@ -89,7 +89,7 @@ class LocalLevel(RoomGridLevel):
         **kwargs: Any,
     ) -> None:
         if isinstance(tasks, str) or not tasks:
-            raise ConfigError(f"tasks is {tasks!r}: expected a list of at least one of {', '.join(_TASKS)}")
+            raise ConfigError(f"tasks is {tasks!r}: expected a list with at least one of {', '.join(_TASKS)}")
         choices: list[tuple[str, Any, Iterable[str]]] = [
             *(("task", name, _TASKS) for name in tasks),
             ("task", task, tasks),
@@ -112,7 +112,7 @@ class LocalLevel(RoomGridLevel):
         super().__init__(room_size=_ROOM_SIZE, num_rows=1, num_cols=1, **kwargs)
 
     def _gen_grid(self, width: int, height: int) -> None:
-        """Draw the task and its level. (Minigrid's own loop would print each rejection.)"""
+        """Sample the task and its level. (Minigrid's own loop would print each rejection.)"""
         name = self.task or self.tasks[self._rand_int(0, len(self.tasks))]
         self.current_task = name
         self.num_cols = 2 if name == "open" else 1
@@ -162,10 +162,10 @@ class LocalLevel(RoomGridLevel):
         self.agent_pos = (room.top[0] + places.agent[0], places.agent[1])
         self.agent_dir = places.direction
 
-    # The original's generator: the order of the draws reproduces its levels
+    # The original's generator: the order of the random draws reproduces its levels
 
     def _draw_as_the_original(self, name: str) -> Instr:
-        # As the original: built once more before the first attempt, which draws a place for the door of two rooms.
+        # As in the original, the grid is built an extra time first, which samples a place for the door of two rooms.
         RoomGrid._gen_grid(self, self.width, self.height)
         while True:
             RoomGrid._gen_grid(self, self.width, self.height)
@@ -182,7 +182,7 @@ class LocalLevel(RoomGridLevel):
         nouns = [(o.type, o.color) for o in objects]
         first = self._rand_int(0, len(nouns))
         named = [nouns[first]]
-        if num_named == 2:  # not the same one twice, unless another looks like it
+        if num_named == 2:  # not the same object twice, unless a different one looks like it
             second = self._rand_int(0, len(nouns))
             while second == first and nouns.count(nouns[first]) == 1:
                 second = self._rand_int(0, len(nouns))
@@ -194,7 +194,7 @@ class LocalLevel(RoomGridLevel):
         return form(*(ObjDesc(*noun) for noun in named))
 
     def _attempt_two_rooms(self) -> Instr:
-        """Lock one of the rooms, and put the key and the agent into the other."""
+        """Lock one of the rooms, and put the key and the agent in the other."""
         colour = self._rand_elem(_DOOR_COLOURS[self.split])
         while True:
             column, row, side = self._rand_int(0, self.num_cols), self._rand_int(0, 1), self._rand_int(0, 4)
@@ -214,7 +214,7 @@ class LocalLevel(RoomGridLevel):
     # Both generators
 
     def _draw_opening(self, colour: str) -> Instr:
-        """Draw the mission to open the door; half of the training missions omit its colour."""
+        """Sample the mission to open the door; half of the training missions omit its colour."""
         names_colour = self.split != "train" or not self._rand_bool()
         return OpenInstr(ObjDesc("door", colour if names_colour else None))
 
@@ -223,30 +223,30 @@ class LocalLevel(RoomGridLevel):
 
 
 class ExpertError(GroundlingError):
-    """The expert does not know this env, or was asked before its first reset."""
+    """The expert does not support this env, or was called before the env's first reset."""
 
 
 class Expert:
-    """Plays a BabyAI env, episode by episode, by minigrid's ``BabyAIBot`` (Hui et al. 2020, arXiv 2007.12770).
+    """Plays a BabyAI env, episode by episode, with minigrid's ``BabyAIBot`` (Hui et al. 2020, arXiv 2007.12770).
 
     Args:
         env: A BabyAI env, wrapped or not.
 
     Raises:
-        ExpertError: The env is not BabyAI's.
+        ExpertError: The env is not a BabyAI env.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         self._env: Any = env.unwrapped
         if not hasattr(self._env, "validate_instrs"):
-            raise ExpertError(f"the expert is BabyAI's bot, and {self._env} is no env of BabyAI")
-        self._instructions: Any = None  # each episode has its own
+            raise ExpertError(f"the expert is BabyAI's bot, but {self._env} is not a BabyAI env")
+        self._instructions: Any = None  # the current episode's
         self._bot: Any = None
 
     def act(self) -> int:
-        """Return the next action's index, assuming that its advice is followed; a second call returns the same."""
+        """Return the next action's index, assuming that it is then taken; until then, more calls return the same."""
         if not hasattr(self._env, "instrs"):
-            raise ExpertError("the expert was asked before the env's first reset: call env.reset() first")
+            raise ExpertError("the expert was called before the env's first reset: call env.reset() first")
         if self._instructions is not self._env.instrs:
             self._instructions, self._bot = self._env.instrs, BabyAIBot(self._env)
             self._asked_at, self._advised = -1, None

@@ -1,4 +1,4 @@
-"""The missions of BabyAI in French."""
+"""BabyAI's missions in French."""
 
 import re
 from collections.abc import Callable
@@ -32,7 +32,7 @@ def translate_mission(mission: str, language: str) -> str:
     ``pick up the red key, then go to a box`` becomes ``ramasser la clef rouge, puis aller à une boîte``.
 
     Raises:
-        TranslationError: An unknown language or mission.
+        TranslationError: The language or mission is unknown.
     """
     if check_language(language) == "english":
         return mission
@@ -43,7 +43,7 @@ def translate_mission(mission: str, language: str) -> str:
 
 
 def change_things(mission: str, change: Callable[[str], str], language: str = "english") -> tuple[str, list[str]]:
-    """Replace phrases for things (``the red key``), an empty one with the space before it; return text, phrases."""
+    """Replace phrases for things (``the red key``) and return the mission and the phrases; empty ones are removed."""
     phrases: list[str] = []
 
     def put(match: re.Match[str]) -> str:
@@ -56,7 +56,7 @@ def change_things(mission: str, change: Callable[[str], str], language: str = "e
 
 @cache
 def _phrases(language: Language) -> re.Pattern[str]:
-    """Return a pattern of the phrases for things, with the space and the French elision ("d'") before them."""
+    """Return a pattern for phrases for things, with the space and the French elision ("d'") before them."""
     if language == "english":
         return re.compile(rf"(?P<space> )(?P<elided>)(?P<phrase>{_OBJECT.pattern})")
     nouns, colours, places = ("key", "ball", "box", "door", "object"), ("", *FRENCH_COLOURS), ("", *_PLACES)
@@ -83,8 +83,8 @@ def _order(text: str, done: bool) -> str:
             return f"{words} {objects[0]} à côté {joined}"
         return f"{words} {objects[0]}"
     raise TranslationError(
-        f"cannot translate the mission {text!r}: expected BabyAI's go to, pick up, open or put … next to …; "
-        "use language='english' for other envs"
+        f"cannot translate the mission {text!r}: expected BabyAI's go to, pick up, open or put … next to …; use "
+        "language='english' for other envs"
     )
 
 

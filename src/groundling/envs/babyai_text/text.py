@@ -32,7 +32,7 @@ from groundling.envs.text_env import (
 from groundling.errors import ConfigError, unknown
 
 _UNSEEN, _EMPTY, _WALL = OBJECT_TO_IDX["unseen"], OBJECT_TO_IDX["empty"], OBJECT_TO_IDX["wall"]
-_PASSED = bytes((_UNSEEN, _EMPTY))  # what does not end a ray
+_PASSED = bytes((_UNSEEN, _EMPTY))  # cells that do not end a ray
 _FIRST_THING = 1 + max(_UNSEEN, _EMPTY, _WALL)  # floor, door, key, ball, box, goal, lava
 _FORWARD: dict[Language, str] = {"english": "forward", "french": "devant"}
 _LEFT: dict[Language, str] = {"english": "left", "french": "à gauche"}
@@ -53,18 +53,18 @@ def describe(
     view, column by column from the left, far before near.
 
     Args:
-        image: Uint8 ``(width, height, 3)``, Minigrid's symbolic view: column, row, then object, colour and state; the
+        image: Minigrid's symbolic view, uint8 ``(width, height, 3)``: column, row, then object, colour and state; the
             agent is in the middle of the last row.
         carrying: The carried object: a Minigrid ``WorldObj``, a pair (type, colour), or None.
         language: ``english`` or ``french``.
-        compat: ``glam`` leaves the carried object in English inside the French sentence, as the original does.
-        walls: Include the sentences about walls, about half of a room's.
+        compat: ``glam`` keeps the carried object in English inside the French sentence, as the original does.
+        walls: Include the sentences about walls, which are about half of a room's sentences.
 
     Returns:
         The sentences, such as ``You see a red ball 2 steps left and 1 step forward``.
 
     Raises:
-        TranslationError: An unknown language.
+        TranslationError: The language is unknown.
         ValueError: The image is not a symbolic view.
     """
     spoken = check_language(language)
@@ -101,7 +101,7 @@ def describe(
 
 @lru_cache(maxsize=65536)
 def _thing(kind: int, colour: int, state: int, right: int, ahead: int, language: Language) -> str:
-    """Describe one thing; "a open door" and "une but" are the original's."""
+    """Describe one thing; errors such as "a open door" and "une but" are the original's."""
     noun, adjective = IDX_TO_OBJECT[kind], IDX_TO_COLOR[colour]
     condition = [_STATES[state]] if noun == "door" else []
     sideways = _RIGHT if right > 0 else _LEFT
@@ -133,31 +133,31 @@ def translate_actions(actions: Sequence[str], language: str) -> list[str]:
     for action in actions:
         if action not in known:
             raise TranslationError(
-                f"cannot name the action {action!r} in {language}: expected {', '.join(ACTIONS['english'])}; for "
-                f"others give all of them in {language}, as world.actions=[…]"
+                f"cannot translate the action {action!r} to {language}: expected {', '.join(ACTIONS['english'])}; to "
+                f"use other actions, set all of them in {language} as world.actions=[…]"
             )
     return [known[action] for action in actions]
 
 
-# Minigrid prints every level that it draws and rejects; a module's own `print` hides the built-in one.
+# Minigrid prints every level that it rejects; a module-level `print` shadows the built-in one.
 roomgrid_level.print = lambda *_: None  # type: ignore[attr-defined]
 
-_MOST_RESETS = 100  # Episodes drawn until one suits the control
+_MOST_RESETS = 100  # Maximum number of episodes to sample until the control applies to one
 
 
 class BabyAIText(gymnasium.Wrapper[Observation, int, Observation, int]):
     """Adds sentences to infos: ``descriptions``, and ``task`` in levels with several families of tasks.
 
-    In episodes with a mission of BabyAI's grammar, each step has ``info["first_interaction"]``
+    In episodes whose mission follows BabyAI's grammar, each step has ``info["first_interaction"]``
     (`groundling.envs.text_episode`), which `grounding` defines.
 
     Args:
-        env: A MiniGrid env with its ordinary observation (image, direction, mission).
+        env: A MiniGrid env with its standard observation (image, direction, mission).
         language: Language of the sentences and of ``obs["mission"]``: ``english`` or ``french``.
         compat: See `describe`.
         control: One of `CONTROLS`: changes ``obs["mission"]``, but not the env's own mission and reward. ``swapped``
-            skips episodes without another thing to name; the thing that it names counts as the named one.
-        describe_walls: Include the sentences about walls; without them, a view of walls alone is `NOTHING`.
+            skips episodes that have no other thing to name; the thing that it names is then the named one.
+        describe_walls: Include the sentences about walls; if False, a view that shows only walls is `NOTHING`.
     """
 
     def __init__(
@@ -179,18 +179,16 @@ class BabyAIText(gymnasium.Wrapper[Observation, int, Observation, int]):
             raise ConfigError(f"describe_walls must be true or false, got {describe_walls!r}")
         self.describe_walls = describe_walls
         if control is not None and not isinstance(env.unwrapped, roomgrid_level.RoomGridLevel):
-            raise ConfigError(
-                f"{env} has no missions of BabyAI's, so control={control} cannot change them: take it out"
-            )
+            raise ConfigError(f"{env} has no BabyAI missions that control={control} could change: remove control")
         self.control = control
         self._rng = np.random.default_rng()
-        self._mission: str | None = None  # as the control changes it
+        self._mission: str | None = None  # changed by the control
         self._tracker: InteractionTracker | None = None  # None if the first interaction is undefined
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """Begin an episode; raise `ConfigError` if the control does not suit this env's missions."""
+        """Start an episode; raise `ConfigError` if the control does not apply to this env's missions."""
         if seed is not None:
             self._rng = np.random.default_rng(seed)
         observation, info = self.env.reset(seed=seed, options=options)
@@ -204,8 +202,8 @@ class BabyAIText(gymnasium.Wrapper[Observation, int, Observation, int]):
                 asked, mission = asked_first(env, getattr(env, "instrs", None)), env.mission
             else:
                 raise ConfigError(
-                    f"{_MOST_RESETS} episodes in a row had no other thing for the mission {mission!r} to name: put "
-                    "other things into the room (num_dists=3), choose another task, or take control=swapped out"
+                    f"{_MOST_RESETS} episodes in a row had no other thing for the mission {mission!r} to name: add "
+                    "things to the room (num_dists=3), choose a different task, or remove control=swapped"
                 )
             mission, asked = swapped
         self._mission = self._tracker = None
@@ -216,8 +214,8 @@ class BabyAIText(gymnasium.Wrapper[Observation, int, Observation, int]):
             described = descriptions(env.instrs)
             if self.control is not None and len(phrases) != len(described):
                 raise ConfigError(
-                    f"the mission {env.mission!r} is not in BabyAI's words, so control={self.control} cannot change "
-                    "them: take it out"
+                    f"the mission {env.mission!r} does not follow BabyAI's grammar, so control={self.control} cannot "
+                    "change it: remove control"
                 )
             self._mission = None if self.control is None else mission
             if asked:
@@ -258,5 +256,5 @@ def make_level(
     describe_walls: bool = True,
     **kwargs: object,
 ) -> BabyAIText:
-    """Make one of `LEVELS` as `BabyAIText`; the keyword arguments are those of `LocalLevel`."""
+    """Create one of `LEVELS` as `BabyAIText`; the keyword arguments are those of `LocalLevel`."""
     return BabyAIText(LocalLevel(**kwargs), language, compat, control, describe_walls)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""NetHack: the nine tasks of Motif (arXiv 2310.00166) on nle. nle is an extra, imported when a task is made."""
+"""NetHack: Motif's nine tasks (arXiv 2310.00166) on nle, an optional dependency imported when a task is created."""
 
 import importlib.util
 from collections.abc import Mapping
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 WINDS = ("north", "east", "south", "west", "northeast", "southeast", "southwest", "northwest")
 ACTIONS = ("more", *WINDS, *(f"far {wind}" for wind in WINDS), "up", "down", "wait", "kick", "eat", "search")
-"""The actions. At a question, "northwest" is the key y, which means yes."""
-RECORDING = ("savedir", "save_ttyrec_every")  # nle's arguments: the folder, and the games of which one is recorded
+"""The actions. "northwest" is the key y, which answers questions with yes."""
+RECORDING = ("savedir", "save_ttyrec_every")  # nle's arguments: the folder for recordings, and their interval in games
 
 
 def make_goal(goal: str, **args: Any) -> "NetHackTask":
-    """Make the task with a goal, ``score``, ``staircase`` or ``oracle``, and arguments of its class.
+    """Create the task with the goal ``score``, ``staircase`` or ``oracle``, and arguments of its class.
 
     Raises:
-        ConfigError: nle is not installed, or there is no such goal or argument.
+        ConfigError: nle is not installed, or the goal or an argument does not exist.
     """
     check_installed()
     from groundling.envs.nethack.tasks import GOALS
@@ -31,20 +31,18 @@ def make_goal(goal: str, **args: Any) -> "NetHackTask":
     try:
         return GOALS[goal](**args)
     except TypeError as error:
-        raise ConfigError(f"NetHack's {goal} task cannot be made with {args}: {error}") from error
+        raise ConfigError(f"NetHack's {goal} task cannot be created with {args}: {error}") from error
 
 
 def make_task(task: str, **args: Any) -> "NetHackTask":
-    """Make one of `TASKS` by its id, without Gymnasium's wrappers; errors as of `make_goal`."""
+    """Create one of `TASKS` by its id, without Gymnasium's wrappers; raises the same errors as `make_goal`."""
     if task not in TASKS:
         raise ConfigError(unknown("NetHack task", task, TASKS))
     return make_goal(**TASKS[task] | args)
 
 
 def recording_in(args: Mapping[str, Any], folder: str) -> dict[str, Any]:
-    """Return a task's arguments with its recordings, if any, in ``folder`` within ``savedir``: nle numbers a process's
-    recordings by env, so two envs in one folder would use the same names.
-    """
+    """Return a task's arguments with any recordings in ``savedir/folder``, so that files of envs do not collide."""
     if not args.get("savedir"):
         return dict(args)
     return {**args, "savedir": str(Path(args["savedir"]) / folder)}

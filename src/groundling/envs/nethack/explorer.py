@@ -1,8 +1,8 @@
-"""A rule-based agent that looks for the stairs down, for collecting data and as a baseline.
+"""A rule-based agent that looks for the stairs down, for data collection and as a baseline.
 
 It reads the terminal. It walks to ``>`` if it knows one, else to the nearest unvisited square next to something
 unknown, else to the least visited square, searching for hidden doors in corners and dead ends. It kicks in locked
-doors, fights what is in its way, and eats when hungry.
+doors, fights whatever is in its way, and eats when hungry.
 """
 
 import re
@@ -15,29 +15,29 @@ from groundling.envs.nethack import ACTIONS, WINDS
 from groundling.envs.nethack.observation import TERMINAL_SHAPE
 
 _ROWS, _COLUMNS = TERMINAL_SHAPE
-_MAP = slice(1, 22)  # The map's rows of the terminal, between the message and the status lines
+_MAP = slice(1, 22)  # The map's rows on the terminal, between the message and the status lines
 _UP, _LEFT = -_COLUMNS, -1
 _OFFSETS = (_UP, -_LEFT, -_UP, _LEFT, _UP - _LEFT, -_UP - _LEFT, -_UP + _LEFT, _UP + _LEFT)
 _STEPS = dict(zip(_OFFSETS, map(ACTIONS.index, WINDS), strict=True))
-"""Actions by the difference of two cells' numbers, 80 · row + column."""
+"""Actions by the difference between two cells' numbers, which are 80 · row + column."""
 _STRAIGHT = _OFFSETS[:4]
 _MORE, _DOWN, _KICK, _EAT, _SEARCH = (ACTIONS.index(name) for name in ("more", "down", "kick", "eat", "search"))
 _YES, _NO = ACTIONS.index("northwest"), ACTIONS.index("southeast")  # the keys y and n
 
-_DOORS = np.isin(np.arange(256), list(b"+-|"))  # if brown; else walls, and + is a book
+_DOORS = np.isin(np.arange(256), list(b"+-|"))  # if brown; otherwise walls, or a book for +
 _DOOR_COLOUR = 3
 _PASSABLE = np.array([chr(c) in ".#<>{_\\^$%*!?/=\"([)`@&';:~" or chr(c).isalpha() for c in range(256)])
-"""Floors, things, boulders, and creatures to fight or swap places with."""
+"""Floors, objects, boulders, and creatures to fight or swap places with."""
 _HUNGRY = 2
-_MEALTIME = 50  # Steps between two attempts to eat
-_PATIENCE = 12  # Searches at one square before it searches elsewhere
-_ATTEMPTS = 3  # Failed steps before it considers the way blocked
-_KICKS = 20  # Failed kicks at a door before it considers the way blocked
+_MEALTIME = 50  # Minimum number of steps between two attempts to eat
+_PATIENCE = 12  # Searches on one square before searching elsewhere
+_ATTEMPTS = 3  # Failed steps before a way is considered blocked
+_KICKS = 20  # Failed kicks at a door before the way is considered blocked
 _LOCKED = re.compile(rb"door is locked|WHAMM|You kick at empty space")
 
 
 class Explorer:
-    """Chooses actions by rules, with a memory of each level of one game; ``seed`` breaks ties between squares."""
+    """Chooses actions by rules, remembering each level of one game; ``seed`` is for random tie-breaking."""
 
     def __init__(self, seed: int = 0) -> None:
         self._rng = np.random.default_rng(seed)
@@ -78,14 +78,14 @@ class Explorer:
     def _answer(self, message: bytes) -> int | None:
         if b"What do you want to eat" in message:
             return _YES
-        if b"eat it? [" in message or b"Really attack" in message:  # what lies on the floor may be old
+        if b"eat it? [" in message or b"Really attack" in message:  # food on the floor may be rotten
             return _NO
         if b"direction?" in message:
             return _MORE if self._tried is None else _STEPS[self._tried[1] - self._tried[0]]
         return None
 
     def _search(self, here: int, came_from: dict[int, int], level: "_Level") -> int:
-        """Search here, or go to a little visited square where something may be hidden."""
+        """Search here, or walk to a rarely visited square where something may be hidden."""
         room = {cell: sum(cell + step in came_from for step in _STEPS) for cell in came_from}
         if room[here] < len(_STEPS) and level.searches[here] < _PATIENCE:
             level.searches[here] += 1
@@ -115,8 +115,8 @@ class _Level:
         self.barred: Counter[tuple[int, int]] = Counter()  # failed steps from one cell to the next
 
     def ways(self, chars: np.ndarray, colours: np.ndarray, here: int) -> tuple[dict[int, int], int | None]:
-        """Return for each reachable cell, nearest first up to the stairs, the previous one on a shortest way (``here``
-        for itself), and the nearest unvisited cell next to something unknown, if any.
+        """Return each reachable cell's predecessor on a shortest path (``here`` is its own), nearest cells first up to
+        the stairs, and the nearest unvisited cell next to something unknown, if any.
         """
         doors = np.zeros(TERMINAL_SHAPE, dtype=bool)
         doors[_MAP] = _DOORS[chars[_MAP]] & (colours[_MAP] == _DOOR_COLOUR)

@@ -1,8 +1,8 @@
-"""Observations of NetHack in a few hundred bytes, and arrays in shared memory that hold them.
+"""NetHack observations in a few hundred bytes, and arrays in shared memory that hold them.
 
-Motif's agents see a picture of the 12 × 12 characters around the hero (3 × 72 × 72 bytes), 27 numbers, the message,
-and its number of occurrences in the episode. Here the window has characters and colours (288 bytes), which
-`groundling.envs.nethack.observation` draws, in numpy or torch.
+Motif's agents see an image of the 12 × 12 characters around the hero (3 × 72 × 72 bytes), 27 numbers, the message,
+and its number of occurrences in the episode. Here the window is stored as characters and colours (288 bytes), from
+which this module renders the image, in NumPy or PyTorch.
 """
 
 import hashlib
@@ -21,19 +21,19 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor, nn
 
-CELL = 6  # pixels on a side
+CELL = 6  # side of a cell in pixels
 FONT_SIZE = 9  # points, before characters are resized to `CELL` × `CELL` pixels
 
 _RGB = (
     "3c3c82 aa0000 00aa00 aa5500 0000aa aa00aa 00aaaa aaaaaa 555555 ff5555 55ff55 ffff55 5555ff ff55ff 55ffff ffffff"
 )
 PALETTE = np.frombuffer(bytes.fromhex(_RGB), dtype=np.uint8).reshape(16, 3)
-"""Red, green and blue of a terminal's 16 colours, on black; NetHack's black (the first) is made visible."""
+"""Red, green and blue of a terminal's 16 colours, on black; NetHack's black (the first) is lightened to be visible."""
 
 
 @cache
 def font(size: int) -> ImageFont.FreeTypeFont:
-    """Load DejaVu Sans Mono, which comes with matplotlib."""
+    """Load DejaVu Sans Mono, which ships with matplotlib."""
     import matplotlib
 
     path = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSansMono.ttf"
@@ -57,7 +57,7 @@ def glyph_table() -> np.ndarray:
 
 
 def render(chars: np.ndarray, colours: np.ndarray) -> np.ndarray:
-    """Draw codes: uint8 ``(..., rows, columns)`` twice to uint8 ``(..., 3, 6 rows, 6 columns)``."""
+    """Draw codes ``chars`` and ``colours``, uint8 ``(..., rows, columns)``: uint8 ``(..., 3, 6 rows, 6 columns)``."""
     *batch, rows, columns = chars.shape
     cells = glyph_table()[chars, colours]  # (..., rows, columns, 3, 6, 6)
     n = len(batch)
@@ -66,7 +66,7 @@ def render(chars: np.ndarray, colours: np.ndarray) -> np.ndarray:
 
 
 class GlyphRenderer(nn.Module):
-    """Draws windows on a device as `render` does; a cell's row of pixels, 18 bytes, is copied as 9 int16."""
+    """Draws windows on a device as `render` does; each pixel row of a cell (18 bytes) is copied as 9 int16."""
 
     table: Tensor
 
@@ -77,9 +77,7 @@ class GlyphRenderer(nn.Module):
         self.register_buffer("table", table, persistent=False)
 
     def forward(self, chars: Tensor, colours: Tensor) -> Tensor:
-        """Draw codes, uint8 ``(..., rows, columns)``, as uint8 ``(..., 3, 6 rows, 6 columns)``, channels last in
-        memory.
-        """
+        """Draw codes as `render` does; the result is in channels-last memory format."""
         *batch, rows, columns = chars.shape
         codes = chars.reshape(-1).int() * COLOURS + colours.reshape(-1)
         cells = self.table.index_select(0, codes).view(-1, rows, columns, CELL, CELL * 3 // 2)
@@ -99,7 +97,7 @@ _SCALES: dict[str, tuple[float, float]] = {
     "x": (1 / 79, 1 / 79),
     "y": (1 / 21, 1 / 21),
     "strength": (1 / 25, 0.0),
-    "exact_strength": (1 / 125, 1 / 10),  # nle's other way of counting 18/01 to 18/100
+    "exact_strength": (1 / 125, 1 / 10),  # nle's alternative encoding of 18/01 to 18/100
     **dict.fromkeys(("dexterity", "constitution", "intelligence", "wisdom", "charisma"), _TENTH),
     "score": (1 / 2000, 0.0),
     **dict.fromkeys(("hit_points", "max_hit_points"), _TENTH),
@@ -118,8 +116,8 @@ _SCALES: dict[str, tuple[float, float]] = {
     "condition": (1 / 1024, 0.0),
     "alignment": (1.0, 0.0),
 }
-"""Factors of nle's 27 blstats, in their order: ``full``, which keeps early games within ± 1, and ``motif``, from
-Motif's code (the paper has none), whose vector has neither score nor depth."""
+"""Scale factors of nle's 27 blstats, in their order: ``full``, which keeps early games within ± 1, and ``motif``, from
+Motif's code (the paper gives none), whose vector has neither score nor depth."""
 FEATURES = tuple(_SCALES)  # names of the blstats
 VECTORS: dict[str, np.ndarray] = {
     name: np.array([scales[place] for scales in _SCALES.values()], dtype=np.float32)
@@ -133,9 +131,8 @@ _Slices = tuple[slice, slice]
 def window(
     terminal: np.ndarray, row: int, column: int, out: np.ndarray | None = None, fill: int = BLANK
 ) -> np.ndarray:
-    """Cut the `WINDOW` × `WINDOW` cells around a cell, which is at ``[6, 6]``, out of a terminal's ``(24, 80)``;
-    ``fill``: beyond its edge. The hero at blstats ``(x, y)`` is in row ``y + 1`` (row 0: the message) and column
-    ``x``.
+    """Cut the `WINDOW` × `WINDOW` cells around a cell, which is at ``[6, 6]``, out of a ``(24, 80)`` terminal, with
+    ``fill`` beyond its edge. The hero at blstats ``(x, y)`` is in column ``x``, row ``y + 1`` (row 0 is the message).
     """
     if out is None:
         out = np.empty((WINDOW, WINDOW), dtype=np.uint8)
@@ -147,7 +144,7 @@ def window(
 
 @lru_cache(maxsize=1 << 12)
 def _overlap(row: int, column: int, rows: int, columns: int) -> tuple[_Slices, _Slices]:
-    """Return the part of a terminal in the window around a cell, and its place there."""
+    """Return the part of a terminal that is in the window around a cell, and its place in the window."""
     top, left = row - _BEFORE, column - _BEFORE
     first, last = max(top, 0), min(top + WINDOW, rows)
     start, stop = max(left, 0), min(left + WINDOW, columns)
@@ -164,11 +161,11 @@ def vector_features(blstats: np.ndarray, out: np.ndarray, vector: str = "full") 
 
 @dataclass(frozen=True)
 class View:
-    """The part of nle's arrays that a policy sees, by a task's arguments."""
+    """The part of nle's arrays that a policy sees, according to a task's arguments."""
 
     row_offset: int = 1
-    """Terminal row in the window's middle minus the row in blstats: 1, as row 0 is the message's. 0 with
-    ``compat=["crop"]``: the window is around the square above the hero's."""
+    """Terminal row at the window's centre minus the row in blstats: 1, as row 0 is the message. It is 0 with
+    ``compat=["crop"]``, which centres the window on the square above the hero."""
     vector: str = "full"  # key of `VECTORS`
 
     @classmethod
@@ -183,7 +180,7 @@ class View:
 
 @lru_cache(maxsize=1 << 16)
 def message_id(message: bytes) -> int:
-    """Hash a message without padding zeros to a signed 64-bit int, the same in every process and on every machine."""
+    """Hash a message, without zero padding, to a signed 64-bit int, the same in every process and on every machine."""
     digest = hashlib.blake2b(message.rstrip(b"\0"), digest_size=8).digest()
     return int.from_bytes(digest, "little", signed=True)
 
@@ -216,8 +213,8 @@ STEP_FIELDS: dict[str, tuple[type, tuple[int, ...]]] = {
     "rewards": (np.float32, ()),
     "dones": (np.bool_, ()),
     "cut": (np.bool_, ()),
-}  # type and shape of each env's values that change at every step
-LAST_FIELDS = ("chars", "colours", "vector", "messages")  # also kept as ``last_…`` where an episode ran out of steps
+}  # type and shape of the values of each env that change at every step
+LAST_FIELDS = ("chars", "colours", "vector", "messages")  # also stored as ``last_…`` when an episode is truncated
 _FIELDS: dict[str, tuple[type, tuple[int, ...]]] = {
     **STEP_FIELDS,
     "next_episode": (np.int64, ()),
@@ -231,8 +228,8 @@ _CACHE_LINE = 64  # bytes
 
 
 class SharedArrays:
-    """One array ``(num_envs, ...)`` for each field, in memory that a child process maps by its file descriptor ``fd``
-    (None: create it). The file has no name, so it disappears with the processes, however they end.
+    """One array ``(num_envs, ...)`` for each field, in memory that a child process maps by its file descriptor ``fd``;
+    if None, it is created. The file has no name, so it disappears with the processes, however they end.
     """
 
     def __init__(self, num_envs: int, fd: int | None = None) -> None:

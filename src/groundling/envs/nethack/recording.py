@@ -1,4 +1,4 @@
-"""Screens of NetHack as text and pictures."""
+"""NetHack screens as text and images."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class Screen:
 
     @classmethod
     def of(cls, observation: Mapping[str, np.ndarray]) -> "Screen":
-        """Copy the screen of an observation with the keys ``tty_chars``, ``tty_colors`` and maybe ``tty_cursor``."""
+        """Copy the screen of an observation with keys ``tty_chars``, ``tty_colors`` and optionally ``tty_cursor``."""
         cursor = observation.get("tty_cursor")
         return cls(
             observation["tty_chars"].copy(),

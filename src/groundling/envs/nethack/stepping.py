@@ -1,4 +1,4 @@
-"""Stepping NetHack envs into shared arrays, in this process or in workers."""
+"""Steps NetHack envs, in this process or in workers, and writes the results to shared arrays."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,12 +19,12 @@ from groundling.envs.nethack.observation import (
 from groundling.envs.nethack.tasks import NetHackTask
 from groundling.envs.text_episode import training_seed
 
-BEGIN = 255  # command to begin every env's next episode; other commands are numbers of groups
+BEGIN = 255  # command to start every env's next episode; other commands are group numbers
 
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """Construction and seeding of the envs of a vector."""
+    """Construction and seeding of a vector's envs."""
 
     task: str
     seed: int = 0
@@ -39,9 +39,9 @@ class EnvSpec:
 
 
 class EnvSlice:
-    """Envs ``start`` to ``stop`` (exclusive) of a vector, stepped in this process. An env that raises is made again,
-    and its transition is cut: reward 0, ``dones`` and ``cut`` set, and the first observation of a new episode.
-    ``lost``: these envs replace lost ones, so their first `step` is cut.
+    """Envs ``start`` to ``stop`` (exclusive) of a vector, stepped in this process. An env that raises is recreated and
+    its transition is cut: the reward is 0, ``dones`` and ``cut`` are True, and the observation is the first of a new
+    episode. If ``lost``, these envs replace lost ones, so their first `step` is cut.
     """
 
     def __init__(
@@ -57,13 +57,13 @@ class EnvSlice:
         self._view = View.of(spec.args)
 
     def begin(self) -> list[str]:
-        """Begin every env's next episode; return the errors of envs, as `step` does."""
+        """Start every env's next episode; return the envs' errors, as `step` does."""
         crashes = self._advance(self._begin)
         self._arrays["dones"][:] = False
         return crashes
 
     def step(self) -> list[str]:
-        """Take each env's action in ``arrays["actions"]``; return the errors of envs."""
+        """Take each env's action from ``arrays["actions"]``; return the envs' errors."""
         return self._advance(self._cut if self._lost else self._play)
 
     def close(self) -> None:
@@ -77,7 +77,7 @@ class EnvSlice:
         for i, env in enumerate(self._envs):
             try:
                 play(i)
-            except Exception as error:  # of any kind: only this env's episode is lost
+            except Exception as error:  # any kind of error: only this env's episode is lost
                 crashes.append(f"env {self._start + i}: {type(error).__name__}: {error}")
                 env.close()
                 self._envs[i] = self._spec.make(self._start + i)
@@ -136,7 +136,7 @@ class EnvSlice:
 
 
 class EnvSlices:
-    """A share of every group of envs in this process: an `EnvSlice` for each of ``slices`` (start, stop)."""
+    """This process's share of every group of envs: an `EnvSlice` for each of ``slices`` (start, stop)."""
 
     def __init__(
         self, spec: EnvSpec, arrays: dict[str, np.ndarray], slices: Sequence[tuple[int, int]], lost: bool = False
@@ -160,5 +160,5 @@ class EnvSlices:
 
 
 def attach(spec: EnvSpec, num_envs: int, fd: int, slices: Sequence[tuple[int, int]], restarted: bool) -> EnvSlices:
-    """Make the envs of a worker, which write to the learner's arrays."""
+    """Create a worker's envs, which write to the learner's arrays."""
     return EnvSlices(spec, SharedArrays(num_envs, fd).arrays, slices, lost=restarted)

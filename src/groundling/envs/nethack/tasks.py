@@ -1,8 +1,8 @@
 """Motif's tasks: rewards, ends of episodes, and NetHack's prompts.
 
-They differ from nle's tasks of the same names (arXiv 2310.00166 and the authors' code): staircase and oracle tasks pay
-50 once and have no time penalty; a staircase counts when descended; the question what to eat can be answered; a
-message of success is kept after a ``--More--``.
+They differ from nle's tasks of the same names, following arXiv 2310.00166 and the authors' code: staircase and oracle
+tasks pay 50 once and have no time penalty; a staircase has to be descended; the question about what to eat can be
+answered; and a success message is kept after a ``--More--``.
 """
 
 import re
@@ -25,38 +25,38 @@ OBSERVATION_KEYS = ("tty_chars", "tty_colors", "tty_cursor", "blstats", "message
 RENDER_MODES = ["ansi", "rgb_array"]
 SUCCESS_REWARD = 50.0
 
-_LEVEL = slice(nethack.NLE_BL_DNUM, nethack.NLE_BL_DLEVEL + 1)  # of blstats: which dungeon, which level of it
+_LEVEL = slice(nethack.NLE_BL_DNUM, nethack.NLE_BL_DLEVEL + 1)  # of blstats: the dungeon and the level in it
 _SPACE, _ESCAPE = ord(" "), nethack.C("[")
-_NORTH_WEST = int(nethack.CompassDirection.NW)  # the key "y", which is also how one says yes
+_NORTH_WEST = int(nethack.CompassDirection.NW)  # the key "y", which also means yes
 _EAT_QUESTION = b"What do you want to eat"
 _EAT_CHOICES = re.compile(rb"\[[^\]A-Za-z]*([A-Za-z])[^\]]* or \?\*\]")
 _DESCENDED = b"You descend the stairs"
-# A hero on a scroll may have to name it before the first move; nle and a task then begin another game with the next
-# numbers of the same generator.
+# A hero on a scroll may have to name it before the first move; nle and a task then start another game with the next
+# random numbers of the same generator.
 warnings.filterwarnings("ignore", message="Not in moveloop", module=re.escape(__name__))
-_LEFT_TO_THE_AGENT = (b"eat", b"attack", b"direction?", b"pray")  # questions with one of these words in them
+_LEFT_TO_THE_AGENT = (b"eat", b"attack", b"direction?", b"pray")  # words that mark questions for the agent
 
 
 class NetHackTask(base.NLE, ABC):
     """An episode of NetHack with Motif's 23 actions; subclasses define the reward.
 
-    Equal seeds give equal episodes, except for shopkeepers' names, which follow the clock: ``reset(seed=s)`` seeds all
-    generators of NetHack and the moon; later calls of ``reset()`` draw their seeds from the same stream. nle's ``seed``
-    sets those of the next episode, unless ``reset`` has a seed.
+    Equal seeds give equal episodes, except for shopkeepers' names, which depend on the clock: ``reset(seed=s)`` seeds
+    all of NetHack's generators and the moon phase; later calls of ``reset()`` take their seeds from the same stream.
+    nle's ``seed`` sets the seeds of the next episode, unless ``reset`` is called with a seed.
 
-    ``terminated``: the game or the task is over; ``truncated``: ``max_episode_steps`` are; never both (nle sets
-    ``terminated`` for every end). Infos have ``end_status``, ``dlvl`` (depth), ``gold``, ``xlvl`` (experience level),
-    ``score``, ``turns`` and ``scout`` (explored squares), which stay when the game is over.
+    ``terminated`` means that the game or the task is over, ``truncated`` that ``max_episode_steps`` was reached; never
+    both (nle sets ``terminated`` in all cases). Infos have ``end_status``, ``dlvl`` (depth), ``gold``, ``xlvl``
+    (experience level), ``score``, ``turns`` and ``scout`` (explored squares), which are kept when the game is over.
 
     Args:
         observation_keys: Keys of nle's observations; each is copied at every step.
         compat: Bugs of the original to keep, from `COMPAT`. ``sober``: `NetHackOracle` considers the hero sober unless
             hallucination is the only condition; ``scout``: squares explored in earlier episodes count; ``crop``: the
-            window is around the square above the hero's (`groundling.envs.nethack.observation`).
-        vector: nle's figures in a policy's vector and their scale: ``full``, all 27, or ``motif``, the original's
+            window is centred on the square above the hero (`groundling.envs.nethack.observation`).
+        vector: The blstats in a policy's vector and their scale: ``full`` for all 27, or ``motif`` for the original's
             choice (`groundling.envs.nethack.observation.VECTORS`).
-        render_mode: ``ansi``: `render` returns the screen as text; ``rgb_array``: as a picture.
-        args: Arguments of nle: ``max_episode_steps``, ``character``, ``savedir``, ``save_ttyrec_every``, ….
+        render_mode: `render` returns the screen as text (``ansi``) or as an image (``rgb_array``).
+        args: nle's arguments: ``max_episode_steps``, ``character``, ``savedir``, ``save_ttyrec_every``, ….
     """
 
     StepStatus = EndStatus
@@ -72,7 +72,7 @@ class NetHackTask(base.NLE, ABC):
         **args: Any,
     ) -> None:
         if wrong := sorted(set(compat) - set(COMPAT)):
-            raise ConfigError(f"compat must be names out of {', '.join(COMPAT)}, got {', '.join(wrong)}")
+            raise ConfigError(f"compat must be a list of {', '.join(COMPAT)}, got {', '.join(wrong)}")
         for name, value, known in (("vector", vector, VECTORS), ("render_mode", render_mode, (None, *RENDER_MODES))):
             if value not in known:
                 raise ConfigError(f"{name} must be {' or '.join(map(str, known))}, got {value!r}")
@@ -81,7 +81,7 @@ class NetHackTask(base.NLE, ABC):
         super().__init__(observation_keys=tuple(observation_keys), render_mode=render_mode, **args)
         self.end_status = EndStatus.RUNNING
         self._seeded_by_hand = False
-        self._last_observation: dict[str, np.ndarray] | None = None  # of a game that `quit` has ended
+        self._last_observation: dict[str, np.ndarray] | None = None  # of a game ended by `quit`
         self._explored: dict[tuple[int, ...], int] = {}
         self._keys = [int(action) for action in self.actions]
 
@@ -104,7 +104,7 @@ class NetHackTask(base.NLE, ABC):
         return observation, reward, terminated, truncated, info
 
     def render(self) -> str | np.ndarray | None:
-        """Return the screen as 24 lines of text or as a picture, uint8 ``(height, width, 3)``; None without a mode."""
+        """Return the screen as 24 lines of text or as an image, uint8 ``(height, width, 3)``; None without a mode."""
         from groundling.envs.nethack.recording import Screen
 
         screen = Screen.of(self._last_observation or self.arrays)
@@ -113,7 +113,7 @@ class NetHackTask(base.NLE, ABC):
         return np.asarray(screen.image()) if self.render_mode == "rgb_array" else None
 
     def begin(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
-        """Reset without copies: the observation is in `arrays`."""
+        """Reset without copying: the observation is in `arrays`."""
         gymnasium.Env.reset(self, seed=seed)
         if seed is not None or not self._seeded_by_hand:
             core, disp, lgen = self.np_random.integers(2**31, size=3).tolist()
@@ -122,22 +122,22 @@ class NetHackTask(base.NLE, ABC):
         super().reset(options=options or None)  # nle refuses {}
         buffers = dict(zip(self._observation_keys, self.last_observation, strict=True))
         self.arrays: dict[str, np.ndarray] = {key: buffers[key] for key in self._original_observation_keys}
-        """The present observation by key: nle's own buffers, which the next step overwrites."""
+        """The current observation by key: nle's own buffers, which the next step overwrites."""
         self._blstats, self._message = buffers["blstats"], buffers["message"]
         self._glyphs, self._internal = buffers["glyphs"], buffers["internal"]
         self._last_observation = None
         self.end_status = EndStatus.RUNNING
         self._game_over = False
-        self.blstats: list[int] = self._blstats.tolist()  # of the game's last step when it is over
+        self.blstats: list[int] = self._blstats.tolist()  # when the game is over, those of its last step
         self.message: bytes = self._message.tobytes()  # 256 bytes padded with zeros
         if "scout" not in self.compat:
             self._explored.clear()
         self._map = self._glyphs.tobytes()
 
     def advance(self, action: int) -> tuple[float, bool, bool]:
-        """Step without copies; return reward, terminated and truncated. The observation is in `arrays`."""
+        """Step without copying; return reward, terminated and truncated. The observation is in `arrays`."""
         key = self._keys[action]
-        if _EAT_QUESTION in self.message:  # answered by its first choice, or not at all
+        if _EAT_QUESTION in self.message:  # answered with the first choice or cancelled
             choices = _EAT_CHOICES.search(self.message)
             key = choices[1][0] if key == _NORTH_WEST and choices else _SPACE
         done = self.nethack.step(key)[1]
@@ -164,13 +164,13 @@ class NetHackTask(base.NLE, ABC):
         return reward, ended, aborted
 
     def quit(self) -> None:
-        """Quit the game if the episode ended before it."""
+        """Quit the game if the episode ended before the game did."""
         if not self._game_over:
             self._quit_game(self.last_observation, False)
             self._game_over = True
 
     def figures(self) -> dict[str, int]:
-        """Return the episode's figures so far."""
+        """Return the episode's statistics so far."""
         stats = self.blstats
         self._explored[tuple(stats[_LEVEL])] = self._explored_here()
         return {
@@ -183,7 +183,7 @@ class NetHackTask(base.NLE, ABC):
         }
 
     def _answer_prompts(self, done: bool) -> bool:
-        """Skip every ``--More--``, decline questions that no action answers; return True if the game is over."""
+        """Skip every ``--More--`` and decline questions that no action answers; return True if the game is over."""
         kept = b""
         while not done:
             _, question, line, more = self._internal[:4].tolist()
@@ -213,11 +213,11 @@ class NetHackTask(base.NLE, ABC):
 
     @abstractmethod
     def _reward(self, before: list[int], now: list[int], in_game: bool, success: bool) -> float:
-        """Return a step's reward; ``before`` and ``now``: blstats, ``in_game``: those of now are of the game."""
+        """Return a step's reward, from the blstats ``before`` and ``now``; the latter are valid if ``in_game``."""
 
 
 class NetHackScore(NetHackTask):
-    """The increase of the game's score, and -0.01 for each step in which no time passes."""
+    """The increase in the game's score, and -0.01 for each step in which no time passes."""
 
     penalty = -0.01
 
@@ -228,7 +228,7 @@ class NetHackScore(NetHackTask):
 
 
 class _Once(NetHackTask):
-    """Pays 50 at the first success of an episode."""
+    """Pays 50 for the first success in an episode."""
 
     def begin(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
         self._paid = False
@@ -240,7 +240,7 @@ class _Once(NetHackTask):
 
 
 class NetHackStaircase(_Once):
-    """Descend stairs to level ``level`` of a dungeon; the levels of the Mines count as well.
+    """Descend stairs to level ``level`` of a dungeon, which may also be the Gnomish Mines.
 
     Args:
         level: Number of the level in its dungeon, from 1, as in blstats[24].
@@ -259,7 +259,7 @@ class NetHackOracle(_Once):
     """Stand next to the Oracle.
 
     Args:
-        sober: Do not count while the hero hallucinates, when anything may look like the Oracle.
+        sober: Do not accept success while the hero hallucinates, when anything may look like the Oracle.
     """
 
     def __init__(self, sober: bool = False, **args: Any) -> None:
@@ -280,8 +280,8 @@ class NetHackOracle(_Once):
 
 
 class AdoptTimeLimit(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordConstructorArgs):
-    """Sets the task's step limit to `gymnasium.make`'s ``max_episode_steps``, which only adds a ``TimeLimit``:
-    ``end_status`` is -1 there, and the limit may exceed the task's own 5,000.
+    """Sets the task's step limit to `gymnasium.make`'s ``max_episode_steps``, which otherwise only adds a `TimeLimit`:
+    at the limit ``end_status`` is -1, and the limit may exceed the task's own 5,000 steps.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:

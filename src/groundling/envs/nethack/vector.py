@@ -1,4 +1,4 @@
-"""Many NetHack envs in groups, in worker processes or in this one."""
+"""Many NetHack envs in groups, stepped in worker processes or in this process."""
 
 import tempfile
 import warnings
@@ -18,19 +18,19 @@ from groundling.errors import ConfigError, RunError
 @dataclass(frozen=True, slots=True)
 class NetHackEpisode:
     env_index: int  # in the vector
-    number: int  # number of episodes that this env had begun before
+    number: int  # number of episodes that this env had started before
     seed: int
     episode_return: float  # sum of the task's rewards
     length: int  # number of steps
-    figures: dict[str, int]  # figures by the names in `groundling.envs.nethack.observation.FIGURES`
+    figures: dict[str, int]  # statistics by the names in `groundling.envs.nethack.observation.FIGURES`
     last: Mapping[str, np.ndarray] | None = field(default=None, compare=False)
-    """Last observation of a truncated episode, `groundling.envs.nethack.observation.LAST_FIELDS` of one env; else None."""
+    """Last observation of a truncated episode (`groundling.envs.nethack.observation.LAST_FIELDS`), else None."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frames:
     """Observations and results of ``n`` envs: views of memory that the envs write to, valid until the group's next
-    `send`. Where ``dones`` is set, the reward belongs to the episode that ended, and the observation to the next.
+    `send`. Where ``dones`` is True, the reward belongs to the episode that ended, and the observation to the next one.
     """
 
     chars: np.ndarray  # uint8 ``(n, 12, 12)``: the characters around the hero, who is at ``[6, 6]``
@@ -40,18 +40,18 @@ class Frames:
     message_ids: np.ndarray  # int64 ``(n,)``: `groundling.envs.nethack.observation.message_id`
     counts: np.ndarray  # float32 ``(n,)``: occurrences of the message in the episode, including this one
     rewards: np.ndarray  # float32 ``(n,)``
-    dones: np.ndarray  # bool ``(n,)``: the episode ended with this step: game, task, step limit, or cut
-    cut: np.ndarray  # bool ``(n,)``: the env was lost in mid-episode; this observation begins a new episode
+    dones: np.ndarray  # bool ``(n,)``: the episode ended with this step, by game, task or step limit, or was cut
+    cut: np.ndarray  # bool ``(n,)``: the env was lost in mid-episode; this observation starts a new episode
     episodes: list[NetHackEpisode]  # episodes that ended with this step, except cut ones
 
 
 @dataclass
 class NetHackIncidents:
-    """Problems so far, which were repaired."""
+    """Problems so far, all of which were recovered from."""
 
-    crashed_envs: int = 0  # exceptions in envs, each of which was made again
-    dead_workers: int = 0  # workers that ended and were started again
-    hung_workers: int = 0  # workers that did not answer in time, and were killed and started again
+    crashed_envs: int = 0  # exceptions in envs, each of which was recreated
+    dead_workers: int = 0  # workers that died and were restarted
+    hung_workers: int = 0  # workers that did not answer in time, and were killed and restarted
     cut_episodes: int = 0  # episodes that were lost with their env
 
 
@@ -61,8 +61,8 @@ _ARRAYS = [f.name for f in fields(Frames) if f.name != "episodes"]
 class NetHackVectorEnv:
     """Steps ``num_envs`` envs of one task, and resets each as soon as its episode ends.
 
-    The envs form groups of equal size, and every worker steps a share of each: while one group is stepped, the learner
-    chooses actions for another::
+    The envs form groups of equal size, and every worker steps a share of each group. While one group is stepped, the
+    learner chooses actions for another::
 
         frames = envs.reset()                       # of all envs, group after group
         envs.send(0, actions[:n]); envs.send(1, actions[n:])
@@ -70,21 +70,21 @@ class NetHackVectorEnv:
             frames = envs.receive(0); ...; envs.send(0, actions)
             frames = envs.receive(1); ...; envs.send(1, actions)
 
-    An env that raises is made again, and a worker that dies or hangs is started again; the episodes of these envs are
-    lost, counted (``incidents``) and reported (``warn``). Seeds do not depend on the number of workers.
+    An env that raises is recreated, and a worker that dies or hangs is restarted; the episodes of these envs are lost,
+    counted (``incidents``) and reported (``warn``). Seeds do not depend on the number of workers.
 
     Args:
         task: One of `groundling.envs.nethack.TASKS`.
         num_envs: A multiple of ``num_groups``.
-        num_workers: Number of processes; 0: `receive` steps the envs in this one, which a crash of NetHack ends.
+        num_workers: Number of processes. If 0, `receive` steps the envs in this process, and a NetHack crash ends it.
         num_groups: Number of groups; with 2, workers and learner work at the same time.
         first_env: Number of the first env among all envs of the run, if several learners share a run.
-        timeout: Seconds without an answer after which a worker counts as hung.
+        timeout: Seconds without an answer after which a worker is considered hung.
         args: Arguments of the task (`groundling.envs.nethack.tasks.NetHackTask`).
         warn: Called with messages about lost envs.
 
     Raises:
-        ConfigError: nle is missing, there is no such task or argument, or the numbers do not fit.
+        ConfigError: nle is missing, the task or an argument does not exist, or the numbers are incompatible.
     """
 
     def __init__(
@@ -101,15 +101,15 @@ class NetHackVectorEnv:
     ) -> None:
         if not 1 <= num_groups <= min(num_envs, 200) or num_envs % num_groups:
             raise ConfigError(
-                f"num_envs must be a multiple of num_groups, which is 1 to 200: got {num_envs} and {num_groups}"
+                f"num_envs must be a multiple of num_groups, from 1 to 200: got {num_envs} and {num_groups}"
             )
         self.num_envs, self.num_groups, self.group_size = num_envs, num_groups, num_envs // num_groups
         if not 0 <= num_workers <= self.group_size:
-            raise ConfigError(f"num_workers must be 0 to {self.group_size}, the envs of a group, got {num_workers}")
+            raise ConfigError(f"num_workers must be 0 to {self.group_size}, the size of a group, got {num_workers}")
         check_installed()
         from groundling.envs.nethack.stepping import EnvSlices, EnvSpec, attach  # imports nle
 
-        # Report errors in the arguments once, before memory or processes are taken.
+        # Report errors in the arguments once, before allocating memory or starting processes.
         make_task(task, **{k: v for k, v in (args or {}).items() if k not in RECORDING}).close()
         self.num_actions = len(ACTIONS)
         self.incidents = NetHackIncidents()
@@ -139,11 +139,11 @@ class NetHackVectorEnv:
         return self._envs.process_ids if isinstance(self._envs, WorkerPool) else []
 
     def reset(self) -> Frames:
-        """Begin every env's next episode; return frames of all envs, without rewards. No group may be in flight."""
+        """Start every env's next episode; return frames of all envs, without rewards. No group may be in flight."""
         from groundling.envs.nethack.stepping import BEGIN
 
         if self._in_flight:
-            raise RunError(f"group {min(self._in_flight)} was sent actions: receive its frames before reset")
+            raise RunError(f"group {min(self._in_flight)} is in flight: receive its frames before reset")
         self._send(BEGIN)
         self._receive(BEGIN)
         return self._frames(0, self.num_envs)
@@ -151,7 +151,7 @@ class NetHackVectorEnv:
     def send(self, group: int, actions: np.ndarray) -> None:
         """Send actions, integers ``(group_size,)`` below ``num_actions``, to a group that is not in flight."""
         if group in self._in_flight:
-            raise RunError(f"group {group} was sent actions already: receive its frames first")
+            raise RunError(f"group {group} is already in flight: receive its frames first")
         if actions.shape != (self.group_size,) or actions.min() < 0 or actions.max() >= self.num_actions:
             raise RunError(
                 f"group {group} needs {self.group_size} actions from 0 to {self.num_actions - 1}, got {actions}"
@@ -161,17 +161,16 @@ class NetHackVectorEnv:
         self._send(group)
 
     def receive(self, group: int) -> Frames:
-        """Wait for the results of a group's actions; raise `RunError` if a worker was lost several times in a row."""
+        """Wait for the results of a group's actions; raise `RunError` if a worker is lost several times in a row."""
         if group not in self._in_flight:
-            raise RunError(f"group {group} was sent no actions")
+            raise RunError(f"group {group} is not in flight: send it actions first")
         self._receive(group)
         self._in_flight.remove(group)
         return self._frames(*self._groups[group])
 
     def state_dict(self) -> list[dict[str, Any]]:
-        """Return the episode that each env plays next as JSON; the first entry has the incidents of all envs.
-        NetHack's own state cannot be saved: after `load_state_dict` every env begins the episode after its present
-        one.
+        """Return the number of each env's next episode as JSON; the first entry has the incidents of all envs.
+        NetHack's own state cannot be saved: after `load_state_dict`, every env skips the rest of its current episode.
         """
         numbers = self._memory.arrays["next_episode"].tolist()
         states: list[dict[str, Any]] = [{"seed": self._spec.seed, "next_episode": number} for number in numbers]
@@ -179,12 +178,12 @@ class NetHackVectorEnv:
         return states
 
     def load_state_dict(self, states: Sequence[Mapping[str, Any]]) -> None:
-        """Continue, from the next `reset`, after the episodes of a saved state of equal seed and number of envs."""
+        """Continue after a saved state's episodes, from the next `reset`; seed and number of envs must be the same."""
         saved = len(states), states[0]["seed"]
         if saved != (self.num_envs, self._spec.seed):
             raise RunError(
-                f"the checkpoint is of {saved[0]} NetHack envs with seed {saved[1]}, the run of {self.num_envs} "
-                f"with {self._spec.seed}: give the run the checkpoint's numbers"
+                f"the checkpoint has {saved[0]} NetHack envs with seed {saved[1]}, but the run has {self.num_envs} "
+                f"with seed {self._spec.seed}: set the checkpoint's values"
             )
         self._memory.arrays["next_episode"][:] = [state["next_episode"] for state in states]
         for state in states:
@@ -206,12 +205,12 @@ class NetHackVectorEnv:
         for worker in range(self._num_workers):
             for crash in self._envs.receive(worker, command):
                 self.incidents.crashed_envs += 1
-                self._warn(f"NetHack {crash}; a new one is made, and its episode is lost")
+                self._warn(f"NetHack {crash}; creating a new one, the episode is lost")
 
     def _on_lost(self, worker: int, lost: WorkerLost) -> None:
         self.incidents.hung_workers += lost.hung
         self.incidents.dead_workers += not lost.hung
-        self._warn(f"NetHack worker {worker} {lost}; a new one is started, and its episodes are lost")
+        self._warn(f"NetHack worker {worker} {lost}; starting a new one, its episodes are lost")
 
     def _frames(self, start: int, stop: int) -> Frames:
         arrays = {name: self._memory.arrays[name][start:stop] for name in _ARRAYS}

@@ -2,7 +2,7 @@
 
 from groundling.envs.bundled import TEXT_GENERATION as ENV_ID
 
-# These modules register pools.
+# Importing these modules registers their pools.
 from groundling.envs.text_generation import columns, tasks, translation  # noqa: F401
 from groundling.envs.text_generation.pools import Pool, Sample, SampleOrder, Split, pools
 

@@ -1,4 +1,4 @@
-"""Pools of the user's data by columns: in the config, in JSONL, CSV or Parquet files, on the hub."""
+"""Pools that read columns of the user's own data: in the config, in JSONL, CSV or Parquet files, or on the hub."""
 
 import json
 from abc import abstractmethod
@@ -21,9 +21,9 @@ from groundling.io.row_files import check_columns, open_csv
 Row = dict[str, Any]
 
 PARQUET_BRANCH = "refs/convert/parquet"
-"""Hub branch with the Parquet files of script datasets, ``CONFIG/SPLIT/NNNN.parquet``, which can change."""
+"""Hub branch with the Parquet files of script datasets, ``CONFIG/SPLIT/NNNN.parquet``; it may change."""
 _BUNDLED = Path(__file__).parent / "offline"
-HUB_NAMES: dict[Split, str] = {"train": "train", "val": "validation", "test": "test"}  # names in the hub's datasets
+HUB_NAMES: dict[Split, str] = {"train": "train", "val": "validation", "test": "test"}  # names in datasets on the hub
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class DatasetSource:
     revision: str  # a commit's full hash, or `PARQUET_BRANCH`
     files: str  # pattern of the split's Parquet files in the repository; ``{split}``: the split's name
     sample: str  # name of the bundled sample, written for this project, with the same columns
-    columns: tuple[str, ...] | None = None  # the columns to read, with dots inside nested ones; None: all
+    columns: tuple[str, ...] | None = None  # the columns to read, with dots for nested ones; None for all
     split: str = ""  # name of the split in the bundled sample
 
     def bundled(self) -> Iterator[Row]:
@@ -41,12 +41,12 @@ class DatasetSource:
         return (line["row"] for line in lines if line["split"] == self.split)
 
     def downloaded(self) -> Iterator[Row]:
-        """Yield the rows of the hub's files in their order; download missing files into the hub's cache."""
+        """Yield the rows of the hub's files in order, after downloading missing files into the hub's cache."""
         from huggingface_hub import snapshot_download
 
         count = sum(1 for _ in self.bundled())
         offline = (
-            f"offline=true takes the bundled sample of {count} rows, and jsonl, csv or parquet a copy of your own"
+            f"use the bundled sample of {count} rows with offline=true, or your own copy with jsonl, csv or parquet"
         )
         try:
             folder = snapshot_download(
@@ -63,7 +63,7 @@ class DatasetSource:
 
 
 def _not_loaded(dataset: str, error: Exception, advice: str) -> GroundlingError:
-    """Return the error of a library, which may be of any kind, in one line."""
+    """Return a one-line error for a library's error, which may be of any kind."""
     pass_out_of_memory(error)
     reason = (str(error) or type(error).__name__).strip().splitlines()[0]
     return GroundlingError(f"dataset {dataset} cannot be loaded ({reason}): {advice}")
@@ -80,7 +80,7 @@ def parquet_rows(path: Path, columns: tuple[str, ...] | None = None) -> Iterator
         with pq.ParquetFile(path) as file:
             check_columns(file.schema_arrow.names, path)
             for batch in file.iter_batches(1024, columns=columns and list(columns)):
-                batch.validate(full=True)  # texts may not be UTF-8
+                batch.validate(full=True)  # strings may not be valid UTF-8
                 yield from batch.to_pylist()
     except (OSError, pa.ArrowException, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
@@ -89,11 +89,11 @@ def parquet_rows(path: Path, columns: tuple[str, ...] | None = None) -> Iterator
 
 @dataclass(kw_only=True)
 class DatasetPool(Pool):
-    """A pool of a dataset on the hub: a subclass sets `hub`, and makes samples of the rows.
+    """A pool from a dataset on the hub: a subclass sets `hub`, and turns the rows into samples.
 
     Args:
-        offline: Read the few dozen rows that come with the package instead of the hub's.
-        max_size: Number of samples at most, the first ones; None: all.
+        offline: Read the few dozen rows that ship with the package instead of the hub's.
+        max_size: Maximum number of samples, taken from the start; None for all.
     """
 
     hub: ClassVar[DatasetSource]
@@ -101,31 +101,31 @@ class DatasetPool(Pool):
     max_size: Annotated[int, Ge(1)] | None = None
 
     def source(self, split: Split) -> DatasetSource:
-        """Return the rows of a split."""
+        """Return where to find the rows of a split."""
         name = HUB_NAMES[split]
         return replace(self.hub, files=self.hub.files.format(split=name), split=name)
 
     @abstractmethod
     def samples(self, rows: Iterable[Row], split: Split) -> Iterable[Sample]:
-        """Make samples of a split's rows."""
+        """Create samples from a split's rows."""
 
     def prepare(self, split: Split) -> list[Sample]:
         source = self.source(split)
         rows = source.bundled() if self.offline else source.downloaded()
         samples = list(islice(self.made(rows, split), self.max_size))
         if not samples:
-            raise GroundlingError(f"dataset {source.dataset} gives no samples for split {split} with {self}")
+            raise GroundlingError(f"dataset {source.dataset} has no samples for split {split} with {self}")
         return samples
 
     def made(self, rows: Iterable[Row], split: Split) -> Iterator[Sample]:
-        """Make samples; raise `GroundlingError` if the dataset's columns or their values have changed."""
+        """Create samples; raise `GroundlingError` if the dataset's columns or their values have changed."""
         dataset = self.source(split).dataset
         try:
             yield from self.samples(rows, split)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise GroundlingError(
-                f"a row of dataset {dataset} has another form than when its pool was written ({error!r}): "
-                "offline=true takes the bundled sample"
+                f"a row of dataset {dataset} has a different format than its pool expects ({error!r}): use the "
+                "bundled sample with offline=true"
             ) from error
 
 
@@ -138,9 +138,9 @@ class ColumnPool(Pool):
 
     Args:
         prompt_column: Column of the prompt.
-        reference_column: Column of the reference, or of a list of them; None: no references.
-        id_column: Column of each sample's id; None: numbers.
-        meta_columns: Columns of the meta data.
+        reference_column: Column of the reference, or of a list of references; None for no references.
+        id_column: Column of each sample's id; if None, samples are numbered.
+        meta_columns: Columns of the metadata.
         prompt_prefix: Text before each prompt.
         prompt_suffix: Text after each prompt.
     """
@@ -160,7 +160,7 @@ class ColumnPool(Pool):
         samples = [self._sample(f"{split}_{number}", row) for number, row in enumerate(self.rows(split))]
         if not samples:
             raise GroundlingError(
-                f"no samples for split {split} with {self}: add rows, or set fractions that leave the split a prompt"
+                f"no samples for split {split} with {self}: add rows, or set fractions so that the split has a prompt"
             )
         return samples
 
@@ -174,7 +174,7 @@ class ColumnPool(Pool):
         references = (references,) if isinstance(references, str) else references or ()
         if not isinstance(prompt, str) or not isinstance(references, list | tuple):
             wrong = references if isinstance(prompt, str) else prompt
-            raise GroundlingError(f"row {name}: prompt and references must be texts, got {wrong!r:.80}")
+            raise GroundlingError(f"row {name}: prompt and references must be strings, got {wrong!r:.80}")
         return Sample(
             str(row[self.id_column]) if self.id_column else name,
             self.prompt_prefix + prompt + self.prompt_suffix,
@@ -190,7 +190,7 @@ class Listed(ColumnPool):
     """A few rows in the config; every split has all of them.
 
     Args:
-        samples: Rows, as in ``[{prompt: "2 + 3 =", answer: "5"}]``.
+        samples: The rows, such as ``[{prompt: "2 + 3 =", answer: "5"}]``.
     """
 
     has_splits: ClassVar[bool] = False
@@ -202,12 +202,12 @@ class Listed(ColumnPool):
 
 @dataclass(kw_only=True)
 class FilePool(ColumnPool):
-    """Rows of files.
+    """Rows from files.
 
     Args:
-        path: One file, whose prompts are split by `fractions`; or a file for each split:
+        path: One file, whose prompts are split by `fractions`, or a file for each split:
             ``{train: …, val: …, test: …}``.
-        fractions: Shares of one file's distinct prompts in train, val and test; all rows of a prompt are in one split.
+        fractions: Shares of a single file's distinct prompts in train, val and test; a prompt's rows are never split.
         seed: Seed of the assignment of prompts to splits.
     """
 
@@ -218,9 +218,9 @@ class FilePool(ColumnPool):
     def __post_init__(self) -> None:
         shares = self.fractions
         if len(shares) != 3 or min(shares) < 0 or not np.isclose(sum(shares), 1):
-            raise ConfigError(f"fractions={list(shares)}: give the shares of train, val and test, which sum to 1")
+            raise ConfigError(f"fractions={list(shares)}: expected the shares of train, val and test, which sum to 1")
         if isinstance(self.path, Mapping) and (tuple(shares), self.seed) != (FilePool.fractions, FilePool.seed):
-            raise ConfigError("fractions and seed do nothing where path names a file for each split: leave them out")
+            raise ConfigError("fractions and seed have no effect if path names a file for each split: remove them")
 
     @abstractmethod
     def read(self, path: Path) -> Iterable[Row]:
@@ -228,7 +228,7 @@ class FilePool(ColumnPool):
 
     def rows(self, split: Split) -> Iterable[Row]:
         if isinstance(self.path, Mapping) and split not in self.path:
-            raise ConfigError(f"path names no file for split {split}, only for {', '.join(self.path)}")
+            raise ConfigError(f"path has no file for split {split}, only for {', '.join(self.path)}")
         path = Path(self.path[split] if isinstance(self.path, Mapping) else self.path)
         if not path.is_file():
             raise ConfigError(f"there is no file {path}")
@@ -248,7 +248,7 @@ class FilePool(ColumnPool):
 @pools.register("jsonl")
 @dataclass(kw_only=True)
 class Jsonl(FilePool):
-    """A file with one JSON object a line."""
+    """A file with one JSON object per line."""
 
     def read(self, path: Path) -> Iterator[Row]:
         for where, row in read_lines(path):
@@ -263,7 +263,7 @@ class Csv(FilePool):
     """A file of comma-separated values whose first line names the columns.
 
     Args:
-        delimiter: Separator of values; a tab for TSV files.
+        delimiter: Separator between values; a tab for TSV files.
     """
 
     delimiter: str = ","
@@ -272,7 +272,7 @@ class Csv(FilePool):
         with open_csv(path, self.delimiter) as rows:
             for number, row in enumerate(rows, start=1):
                 if None in row or None in row.values():
-                    raise GroundlingError(f"{path}: row {number} has another number of values than the first line")
+                    raise GroundlingError(f"{path}: row {number} has a different number of values than the first line")
                 yield row
 
 
@@ -288,13 +288,13 @@ class Parquet(FilePool):
 @pools.register("huggingface")
 @dataclass(kw_only=True)
 class HuggingFace(ColumnPool):
-    """Any dataset that Hugging Face's ``load_dataset`` opens: of the hub, or a folder.
+    """Any dataset that Hugging Face's ``load_dataset`` can open, from the hub or a folder.
 
     Args:
         dataset: Id or path.
-        name: Name of its configuration.
+        name: Name of the dataset's configuration.
         revision: Commit, branch or tag of a dataset on the hub.
-        splits: The dataset's names of train, val and test; also slices such as ``train[:90%]``.
+        splits: The dataset's names for train, val and test; slices such as ``train[:90%]`` are allowed.
     """
 
     dataset: str
@@ -308,7 +308,7 @@ class HuggingFace(ColumnPool):
         except ImportError as error:
             raise GroundlingError("this pool needs datasets: pip install 'groundling[data]'") from error
         if split not in self.splits:
-            raise ConfigError(f"splits names no {split}, only {', '.join(self.splits)}")
+            raise ConfigError(f"splits has no {split}, only {', '.join(self.splits)}")
         try:
             _refuse_servers(Path(self.dataset))
             loaded: Any = datasets.load_dataset(
@@ -318,23 +318,23 @@ class HuggingFace(ColumnPool):
             raise
         except Exception as error:
             advice = (
-                "check its id, name, revision and splits and the connection, or take jsonl, csv or parquet with a file "
-                "of your own"
+                "check its id, name, revision and splits and the connection, or use jsonl, csv or parquet with your "
+                "own file"
             )
             raise _not_loaded(self.dataset, error, advice) from error
-        # Not decoded: decoding a picture or a sound could fetch it from any address in its row.
+        # Not decoded, since decoding an image or audio could fetch it from any URL in its row.
         check_columns(loaded.column_names, f"dataset {self.dataset}")
         for table in loaded.with_format("arrow").iter(_ROWS):
             yield from table.to_pylist()
 
 
 def _refuse_servers(folder: Path) -> None:
-    """Raise `GroundlingError` if a dataset's folder names files on a server, or its card exceeds a limit."""
-    # `datasets` reads both files without limits.
+    """Raise `GroundlingError` if a dataset folder refers to files on a server, or its card exceeds a limit."""
+    # The datasets library reads both files without limits.
     card, more = folder / "README.md", folder / ".huggingface.yaml"
     cards = [read_card(path) for path in (card, more) if path.exists()]
     if "://" in str([about.get("configs") for about in cards]):
         raise GroundlingError(
-            f"{folder} names files at a server, and no file may choose a server: take the URLs out of the configs "
-            f"of {card.name} and {more.name}, or give the address of that dataset itself"
+            f"{folder} refers to files on a server, but no file may choose a server: remove the URLs from the configs "
+            f"of {card.name} and {more.name}, or set dataset to that dataset's own id"
         )

@@ -1,6 +1,6 @@
-"""The token MDP: actions are tokens, and episodes are texts (Ramamurthy et al. 2022, arXiv 2210.01241).
+"""The token MDP: actions are tokens, and episodes are generated texts (Ramamurthy et al. 2022, arXiv 2210.01241).
 
-`encode_prompts` makes padded token ids of prompts, for the env and for batched sampling.
+`encode_prompts` turns prompts into padded token ids, for the env and for batched sampling.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ Side = Literal["left", "right"]
 
 
 class TextGenerationEnv(gymnasium.Env[Observation, int]):
-    """Writes a text to a prompt, one token a step.
+    """Generates a completion of a prompt, one token per step.
 
-    An observation has int64 token ids and 0/1 masks, padded on the left: of the prompt (``prompt_ids``,
-    ``prompt_mask``), the text so far (``context_…``) and both (``input_…``). The info has ``sample_id``,
-    ``prompt_text``, ``references``, ``meta``, ``actions`` (the tokens so far) and, at the end and with a reward per
-    token, ``context_text`` without special tokens. An episode ends, always as terminated, with an end token or at
-    `max_episode_length`: the length belongs to the task, so nothing is bootstrapped.
+    An observation has int64 token ids and 0/1 masks, padded on the left, of the prompt (``prompt_ids``,
+    ``prompt_mask``), the completion so far (``context_…``) and both (``input_…``). The info has ``sample_id``,
+    ``prompt_text``, ``references``, ``meta``, ``actions`` (the tokens so far) and, at the end or with a per-token
+    reward, ``context_text`` without special tokens. An episode ends with an end token or at ``max_episode_length``. It
+    is terminated in both cases, since the maximum length is part of the task: there is nothing to bootstrap.
 
     Args:
-        samples: Samples, drawn uniformly with replacement; ``reset(options={"sample": …})`` sets one.
+        samples: Samples, drawn uniformly with replacement; ``reset(options={"sample": …})`` selects one.
         tokenizer: The model's tokenizer, with a padding token.
-        reward: Reward of a finished text or of every token, such as `groundling.rewards.create` makes; None: 0.
-        max_prompt_length: Tokens of a prompt; longer ones are truncated.
-        max_episode_length: Tokens of a text.
+        reward: Reward of a finished completion or of every token, as `groundling.rewards.create` returns; None for 0.
+        max_prompt_length: Maximum number of tokens in a prompt; longer prompts are truncated.
+        max_episode_length: Maximum number of tokens in a completion.
         prompt_truncation_side: Side on which long prompts are truncated.
-        terminate_on_eos: An end token ends a text.
-        end_tokens: Token ids that end a text; None: those of the tokenizer and its chat template. A model's generation
-            config may have more (`groundling.LanguageModel.end_tokens`).
+        terminate_on_eos: End the completion at an end token.
+        end_tokens: Token ids that end a completion; by default, those of the tokenizer and its chat template. A
+            model's generation config may have more (`groundling.LanguageModel.end_tokens`).
         context_start_token: First token of a decoder, part of the context, but not an action; the policy needs the
             same ``policy.args.context_start_token``.
-        num_actions: Size of the vocabulary of the model's logits, which may be padded; None: the tokenizer's.
+        num_actions: Vocabulary size of the model's logits, which may be padded; by default, the tokenizer's.
         decode_every_step: Add ``context_text`` to the info at every step.
 
     Raises:
-        ConfigError: Invalid arguments.
-        GroundlingError: No padding token; later an empty prompt, an invalid action, or a reward that is no number.
+        ConfigError: The arguments are invalid.
+        GroundlingError: There is no padding token; later, a prompt is empty, or an action or a reward is invalid.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class TextGenerationEnv(gymnasium.Env[Observation, int]):
 
             end_tokens = EndTokens.of(tokenizer).ids
         if terminate_on_eos and not end_tokens:
-            raise ConfigError("the tokenizer has no end token: give end_tokens, or terminate_on_eos=false")
+            raise ConfigError("the tokenizer has no end token: set end_tokens, or terminate_on_eos=false")
         self.reward = reward
         self._per_token = bool(getattr(reward, "per_token", False))
         self.samples, self.tokenizer = samples, tokenizer
@@ -104,7 +104,7 @@ class TextGenerationEnv(gymnasium.Env[Observation, int]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """Begin a text to ``options["sample"]``, or to a drawn sample."""
+        """Start a completion of ``options["sample"]``, or of a randomly drawn sample."""
         super().reset(seed=seed)
         given = (options or {}).get("sample")
         self.sample: Sample = given or self.samples[int(self.np_random.integers(len(self.samples)))]
@@ -125,7 +125,7 @@ class TextGenerationEnv(gymnasium.Env[Observation, int]):
             raise GroundlingError("the text is finished: reset the env before the next step")
         token = int(action)
         if not 0 <= token < self.num_actions:
-            raise GroundlingError(f"action {token} is no token: give one from 0 to {self.num_actions - 1}")
+            raise GroundlingError(f"action {token} is not a token: expected 0 to {self.num_actions - 1}")
         self._context.append(token)
         self._input.append(token)
         self._actions[self._steps] = token
@@ -151,7 +151,7 @@ class TextGenerationEnv(gymnasium.Env[Observation, int]):
         else:
             (reward,) = map(float, self.reward([sample.prompt], [self._text], [references], meta=[meta]))
         if not math.isfinite(reward):
-            raise GroundlingError(f"the reward of sample {sample.id} is {reward}: it must be a finite number")
+            raise GroundlingError(f"the reward of sample {sample.id} is {reward}: expected a finite number")
         return reward
 
     def _observation(self) -> Observation:
@@ -185,18 +185,18 @@ def encode_prompts(
 ) -> tuple[Tensor, Tensor]:
     """Tokenize prompts, padded on the left; return ids and 0/1 mask, int64 ``(len(samples), max_prompt_length)``.
 
-    Longer prompts are truncated, with a warning; special tokens stay. ``truncation_side``: ``left`` keeps the end of a
-    prompt, ``right`` its beginning.
+    Longer prompts are truncated with a warning; special tokens are kept. With ``truncation_side="left"`` the end of a
+    prompt is kept, with ``"right"`` its beginning.
 
     Raises:
-        ConfigError: A length without room for a prompt.
-        GroundlingError: An empty prompt, or a tokenizer without padding token.
+        ConfigError: The maximum length leaves no room for a prompt.
+        GroundlingError: A prompt is empty, or the tokenizer has no padding token.
     """
     specials = tokenizer.num_special_tokens_to_add() if add_special_tokens else 0
     if max_prompt_length <= specials:
         raise ConfigError(
-            f"max_prompt_length={max_prompt_length}: a prompt needs at least 1 token besides the {specials} special "
-            "ones that the tokenizer adds"
+            f"max_prompt_length={max_prompt_length}: a prompt needs at least 1 token in addition to the {specials} "
+            "special tokens that the tokenizer adds"
         )
     padding_id(tokenizer)
     side_before, tokenizer.truncation_side = tokenizer.truncation_side, truncation_side
@@ -213,10 +213,10 @@ def encode_prompts(
         )
     finally:
         tokenizer.truncation_side = side_before
-    if any(one.overflowing for one in encoded.encodings or ()):  # only tokenizers in Rust have it
+    if any(one.overflowing for one in encoded.encodings or ()):  # only tokenizers in Rust have encodings
         warnings.warn(
-            f"prompts of more than {max_prompt_length} tokens are cut (on the {truncation_side}): to have them read "
-            "whole, raise world.max_prompt_length",
+            f"prompts of more than {max_prompt_length} tokens are truncated on the {truncation_side}: raise "
+            "world.max_prompt_length to keep them whole",
             stacklevel=2,
         )
     ids, mask = encoded["input_ids"].long(), encoded["attention_mask"].long()
@@ -225,7 +225,7 @@ def encode_prompts(
     empty = (mask.sum(1) <= specials).nonzero()
     if len(empty):
         raise GroundlingError(
-            f"sample {samples[int(empty[0])].id} has an empty prompt: give it a text, or leave it out of the pool"
+            f"sample {samples[int(empty[0])].id} has an empty prompt: fill it in, or remove the sample from the pool"
         )
     return ids, mask
 
@@ -233,15 +233,15 @@ def encode_prompts(
 def _read_data_as_text(
     samples: Sequence[Sample], tokenizer: PreTrainedTokenizerBase, side: Side, ids: Tensor, mask: Tensor
 ) -> None:
-    """Encode prompts whose data spells control tokens again, into their rows of ``ids`` and ``mask``."""
+    """Re-encode prompts whose data spells control tokens, in their rows of ``ids`` and ``mask``."""
     from groundling.tokenization.encoding import TextEncoder  # slow to import
 
     encoder = TextEncoder(tokenizer)
     for row, sample in enumerate(samples):
         if spelled := set().union(*map(encoder.spelled, sample.data)):
             warnings.warn(
-                f"data of the pool spells control tokens ({', '.join(sorted(spelled))}), which are read as plain text: "
-                "write those of a template into prompt_prefix and prompt_suffix, or set world.chat=true",
+                f"the pool's data spells control tokens ({', '.join(sorted(spelled))}), which are read as plain text: "
+                "put a template's control tokens in prompt_prefix and prompt_suffix, or set world.chat=true",
                 stacklevel=3,
             )
             text = encoder.mask_parts(sample.prompt, sample.data)
@@ -253,7 +253,7 @@ def _read_data_as_text(
 def padding_id(tokenizer: PreTrainedTokenizerBase) -> int:
     if tokenizer.pad_token_id is None:
         raise GroundlingError(
-            "the tokenizer has no padding token: set tokenizer.pad_token = tokenizer.eos_token (attention masks tell "
-            "padding and end apart), or name another one by model.tokenizer=FOLDER"
+            "the tokenizer has no padding token: set tokenizer.pad_token = tokenizer.eos_token (attention masks "
+            "distinguish padding from the end), or choose a different tokenizer with model.tokenizer=FOLDER"
         )
     return int(tokenizer.pad_token_id)

@@ -1,4 +1,4 @@
-"""Samples of text generation, and the pools that they come from."""
+"""Samples for text generation, and the pools that they come from."""
 
 import hashlib
 import warnings
@@ -23,27 +23,27 @@ class Sample:
 
     id: str  # Name within the pool and split
     prompt: str  # Text that the language model reads
-    references: tuple[str, ...] = ()  # Good texts for metrics and rewards that compare; maybe empty
+    references: tuple[str, ...] = ()  # Good completions, for metrics and rewards that compare; may be empty
     meta: Mapping[str, Any] = field(default_factory=dict)
-    """Further data for metrics and rewards: concepts, a table, an intent."""
+    """Further data for metrics and rewards, such as concepts, a table or an intent."""
     earlier: tuple[tuple[str, str], ...] = ()
-    """Earlier turns of a conversation, pairs (user's message, answer), for the chat template (``world.chat=true``)."""
-    system: str | None = None  # System prompt of the conversation; None: the run's
+    """Earlier turns of a conversation, pairs (user message, answer), for the chat template (``world.chat=true``)."""
+    system: str | None = None  # System prompt of the conversation; if None, the run's
     data: tuple[str, ...] = ()
-    """Parts of the prompt, in order, that come from a dataset. Control tokens in them are read as plain text; in the
-    rest of the prompt, which comes from a pool's settings, they are control tokens."""
+    """Parts of the prompt, in order, that come from a dataset. Control tokens in them are read as plain text. In the
+    rest of the prompt, which comes from a pool's settings, they remain control tokens."""
 
     @classmethod
     def of_messages(cls, id: str, messages: Sequence[Mapping[str, str]], **more: Any) -> Self:
-        """Make a sample of a conversation in the format of chat servers and Transformers' templates.
+        """Create a sample from a conversation in the format of chat servers and Transformers' templates.
 
-        Messages are ``{"role": …, "content": …}``: maybe a system prompt, then user and assistant in turn. The prompt
-        is the user's last message; an answer after it is a reference. ``more`` has the other fields.
+        Messages are ``{"role": …, "content": …}``: optionally a system prompt, then user and assistant in turn. The
+        prompt is the last user message; an answer after it becomes a reference. ``more`` has the other fields.
         """
         references = more.pop("references", ())
         if not all(isinstance(one, Mapping) and isinstance(one.get("content"), str) for one in messages):
             raise GroundlingError(
-                f"sample {id}: one of {messages!r:.80} is no message: expected {{role: …, content: TEXT}}"
+                f"sample {id}: one of {messages!r:.80} is not a message: expected {{role: …, content: TEXT}}"
             )
         roles = [message.get("role") for message in messages]
         words = [message["content"] for message in messages]
@@ -52,8 +52,7 @@ class Sample:
             system, roles = words.pop(0), roles[1:]
         if not roles or roles != ["user", "assistant"] * (len(roles) // 2) + ["user"] * (len(roles) % 2):
             raise GroundlingError(
-                f"sample {id}: expected messages of a user and the assistant in turn, after a system prompt or none; "
-                f"got {roles}"
+                f"sample {id}: expected messages of user and assistant in turn, optionally after system, got {roles}"
             )
         if len(roles) % 2 == 0:
             references = (words.pop(), *references)
@@ -63,37 +62,36 @@ class Sample:
     def __post_init__(self) -> None:
         if not all(isinstance(turn, tuple) and len(turn) == 2 for turn in self.earlier):
             raise GroundlingError(
-                f"sample {self.id}: earlier must be pairs of a user's words and the answer, got {self.earlier!r:.80}"
+                f"sample {self.id}: earlier must be pairs of user message and answer, got {self.earlier!r:.80}"
             )
         if not isinstance(self.references, tuple | list):
             raise GroundlingError(
-                f"sample {self.id}: references must be a tuple of texts, such as ('on it',), got "
+                f"sample {self.id}: references must be a tuple of strings, such as ('on it',), got "
                 f"{self.references!r:.80}"
             )
         system = () if self.system is None else (self.system,)
         for text in (self.prompt, *self.references, *chain(*self.earlier), *system):
             if not isinstance(text, str):
-                raise GroundlingError(f"sample {self.id}: prompt and references must be texts, got {text!r:.80}")
+                raise GroundlingError(f"sample {self.id}: prompt and references must be strings, got {text!r:.80}")
             try:
                 text.encode()
-            except UnicodeEncodeError:  # JSON can have half a character, which no tokenizer reads
+            except UnicodeEncodeError:  # JSON can have lone surrogates, which no tokenizer accepts
                 raise GroundlingError(
-                    f"sample {self.id}: {text!r:.80} holds half a surrogate pair, such as \\ud83d, which is no "
-                    "character: leave it out"
+                    f"sample {self.id}: {text!r:.80} contains half a surrogate pair, such as \\ud83d: remove it"
                 ) from None
 
 
 class Pool(ABC):
-    """A source of samples. Implement `prepare`, and register the class by `pools.register("its-id")`."""
+    """A source of samples. Implement `prepare`, and register the class with `pools.register("its-id")`."""
 
-    has_splits: ClassVar[bool] = True  # False if all splits have the same samples by design, which needs no warning
+    has_splits: ClassVar[bool] = True  # False if all splits have the same samples by design, to avoid a warning
 
     @abstractmethod
     def prepare(self, split: Split) -> Sequence[Sample]:
         """Return all samples of a split, in a fixed order.
 
         Raises:
-            GroundlingError: Its data are unavailable, or have no samples.
+            GroundlingError: The data are unavailable, or contain no samples.
         """
 
 
@@ -101,11 +99,11 @@ pools: Registry[Pool] = Registry("pool")
 
 
 class SampleOrder:
-    """An endless order of a split's samples. The k-th sample depends on the seed and k alone. Each of several
-    processes draws the whole batch and takes its share, so the order is that of one process.
+    """An endless order of a split's samples. The k-th sample depends only on the seed and k. Each of several processes
+    draws the whole batch and takes its share of it, so the order is the same as with one process.
 
     Args:
-        replacement: Draw samples uniformly and independently, as the original does; otherwise in shuffled epochs.
+        replacement: Draw samples uniformly and independently, as the original does; if False, in shuffled epochs.
     """
 
     def __init__(self, samples: Sequence[Sample], seed: int, replacement: bool = True) -> None:
@@ -125,16 +123,16 @@ class SampleOrder:
         return {"seed": self.seed, "drawn": self.drawn, "num_samples": len(self.samples), "samples": self._fingerprint}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Return to the position of `state_dict`; raise `RunError` for another number of samples: another order."""
+        """Return to the position of `state_dict`; raise `RunError` if the number of samples, so the order, differs."""
         if state["num_samples"] != len(self.samples):
             raise RunError(
                 f"the samples have changed: there were {state['num_samples']}, now there are {len(self.samples)}; "
-                "give the run the data that it began with, or begin a new run"
+                "restore the data that the run started with, or start a new run"
             )
         if state.get("samples", self._fingerprint) != self._fingerprint:  # earlier checkpoints lack it
-            warnings.warn(  # no error: a row that stopped the run may have been corrected
-                f"the samples have changed: there are {len(self.samples)} as before, but not the same ones in the same "
-                "order; continuing with these",
+            warnings.warn(  # not an error, since a row that stopped the run may have been corrected
+                f"the samples have changed: there are still {len(self.samples)}, but not the same ones in the same "
+                "order; continuing with the new samples",
                 stacklevel=2,
             )
         self.seed, self.drawn, self._epoch = state["seed"], state["drawn"], -1

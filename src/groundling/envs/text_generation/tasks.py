@@ -1,4 +1,4 @@
-"""RL4LMs' pools of reviews, concepts, news, stories and tables, and a synthetic one, with the original's prompts."""
+"""RL4LMs' pools of reviews, concepts, news, stories and tables, and a synthetic pool, with the original's prompts."""
 
 import functools
 import re
@@ -19,13 +19,13 @@ from groundling.fields import OnlyWith, ReadByModel
 def words(text: str) -> list[str]:
     """Split a text into words and punctuation as in the Penn Treebank, without NLTK's data. This is NLTK's word
     tokenizer without three rules added after release 3.7 (opening quotes before whole words, dashes, clitics before
-    line breaks), so that figures and prompts stay comparable with published ones.
+    line breaks), so that metrics and prompts stay comparable with published ones.
     """
     return _tokenizer().tokenize(text)
 
 
 def words_of_sentences(text: str) -> list[str]:
-    """Split each sentence into words, as ``word_tokenize`` of NLTK 3.7 does: a full stop ends every sentence."""
+    """Split each sentence into words, as NLTK 3.7's ``word_tokenize`` does: each sentence's full stop is a word."""
     tokenizer = _tokenizer()
     import nltk.tokenize
 
@@ -33,7 +33,7 @@ def words_of_sentences(text: str) -> list[str]:
         sentences = nltk.tokenize.sent_tokenize(text)
     except LookupError as error:
         raise GroundlingError(
-            "words are cut sentence by sentence, which needs NLTK's data: python -m nltk.downloader punkt_tab, or give "
+            "splitting into words sentence by sentence needs NLTK's data: python -m nltk.downloader punkt_tab, or set "
             "truncate_by=blanks"
         ) from error
     return [word for sentence in sentences for word in tokenizer.tokenize(sentence)]
@@ -58,13 +58,13 @@ def _tokenizer() -> Any:
 @pools.register("imdb")
 @dataclass(kw_only=True)
 class Imdb(DatasetPool):
-    """Film reviews to continue: the prompt is the first half of a review's words, the reference all of it.
+    """Film reviews to continue: the prompt is the first half of a review's words, the reference the whole review.
 
-    The shuffled training reviews are split into 80 % train and 20 % val; test is the first 5,000 shuffled test
-    reviews. The order is that of ``datasets``' shuffling with the same seed.
+    The shuffled training reviews are split into 80 % train and 20 % val; test has the first 5,000 shuffled test
+    reviews. The order is that of shuffling with the datasets library and the same seed.
 
     Args:
-        seed: Seed of the shuffling.
+        seed: Seed for shuffling.
     """
 
     seed: int = 42
@@ -90,13 +90,13 @@ class Imdb(DatasetPool):
 @pools.register("imdb_seq2seq")
 @dataclass(kw_only=True)
 class ImdbSeq2Seq(Imdb):
-    """`imdb` for encoder-decoders: the reference is the second half, and training reviews are positive.
+    """`imdb` for encoder-decoders: the reference is the second half, and training reviews are all positive.
 
-    The meta data are ``reference``, the whole review. A sample's id counts all reviews of the split, including
-    negative ones. The original draws another order at each call, so its train and val may share reviews.
+    The metadata has ``reference``, the whole review. A sample's id is its number among all reviews of the split,
+    including negative ones. The original reshuffles at each call, so its train and val may share reviews.
 
     Args:
-        positive_ratio: Share of the positive training reviews to use, the first ones.
+        positive_ratio: Share of the positive training reviews to use, taken from the start.
     """
 
     positive_ratio: Annotated[float, Gt(0), Le(1)] = 1.0
@@ -120,10 +120,10 @@ def _halves(text: str) -> tuple[str, str]:
 @pools.register("commongen")
 @dataclass(kw_only=True)
 class CommonGen(DatasetPool):
-    """Concepts to use in one sentence; in train a concept set occurs once for each of its sentences.
+    """Concepts to use in one sentence; in train, a concept set occurs once for each of its sentences.
 
-    In val it occurs once, with its first sentence, as in GEM's form of the dataset, which the original reads. The test
-    sentences are not public: the reference is "empty reference".
+    In val it occurs once, with its first sentence, as in GEM's version of the dataset, which the original reads. The
+    test sentences are not public, so their reference is "empty reference".
 
     Args:
         concept_separator_token: Text between the concepts.
@@ -160,9 +160,9 @@ class CnnDailyMail(DatasetPool):
     Args:
         prompt_prefix: Text before the article.
         prompt_suffix: Text after the article.
-        truncate_article: Number of words of the article, joined by blanks; None: all.
-        truncate_by: Words by ``nltk``: ``word_tokenize`` of NLTK 3.7, including punctuation, which needs NLTK and its
-            data; or by ``blanks``.
+        truncate_article: Number of words of the article to keep, joined by spaces; None for all.
+        truncate_by: How to split words: ``nltk`` is NLTK 3.7's ``word_tokenize``, which includes punctuation and needs
+            NLTK and its data; ``blanks`` splits at whitespace.
     """
 
     hub: ClassVar[DatasetSource] = DatasetSource(
@@ -188,7 +188,7 @@ class CnnDailyMail(DatasetPool):
 class XSum(DatasetPool):
     """News articles to summarize in one sentence.
 
-    The original has this pool without an id, and reads GEM's selection of the articles.
+    In the original this pool has no id and reads GEM's selection of the articles.
 
     Args:
         prompt_prefix: Text before the article.
@@ -210,11 +210,10 @@ class XSum(DatasetPool):
 @pools.register("narrative_qa")
 @dataclass(kw_only=True)
 class NarrativeQA(DatasetPool):
-    r"""Questions about a story, answered from its summary, in UnifiedQA's form: ``question \n summary``, lower case.
+    r"""Questions about a story, answered from its summary, in UnifiedQA's lower-case format ``question \n summary``.
 
-    The ``\n`` is a backslash and an n, as UnifiedQA was trained; a blank follows the summary, without its line breaks.
-    All answers to a question are its references. The dataset's files have whole books besides the summaries, some
-    gigabytes.
+    The ``\n`` is a backslash and an n, as in UnifiedQA's training. The summary has no line breaks and is followed by a
+    space. All answers to a question are its references. The files also contain the whole books: several gigabytes.
     """
 
     hub: ClassVar[DatasetSource] = DatasetSource(
@@ -242,21 +241,21 @@ Table = Sequence[Sequence[Cell]]  # rows of cells: ``value``, ``is_header``, ``c
 _TABLE_COLUMNS = (
     *("table_page_title", "table_webpage_url", "table_section_title", "table_section_text"),
     *("table", "highlighted_cells", "example_id"),
-)  # those that GEM's form of the dataset has, too
+)  # the columns that GEM's version of the dataset also has
 _ANNOTATIONS = ("original_sentence", "sentence_after_deletion", "sentence_after_ambiguity", "final_sentence")
-_WITHHELD = dict.fromkeys(_ANNOTATIONS, "none")  # Values of the original's form instead of test sentences
+_WITHHELD = dict.fromkeys(_ANNOTATIONS, "none")  # Values in place of test sentences in the original's version
 
 
 @pools.register("totto")
 @dataclass(kw_only=True)
 class Totto(DatasetPool):
-    """ToTTo's tables as text (Parikh et al. 2020, arXiv 2004.14373): table, titles of its page and section, table again.
+    """ToTTo's tables as text (Parikh et al. 2020, arXiv 2004.14373): table, page and section titles, table again.
 
-    The meta data are ``raw_table``, the row in the original's columns (GEM has a row for each sentence of a training
-    table, and other names), with a list of annotations and a Boolean ``overlap_subset``.
+    The metadata has ``raw_table``, the row in the original's columns (GEM has one row for each sentence of a training
+    table, and different names), with a list of annotations and a Boolean ``overlap_subset``.
 
     Args:
-        representation: ``subtable``: the highlighted cells with their headers; ``fulltable``: all cells with theirs.
+        representation: ``subtable`` for the highlighted cells with their headers, ``fulltable`` for all cells.
     """
 
     hub: ClassVar[DatasetSource] = DatasetSource("GEM/totto", PARQUET_BRANCH, "totto/{split}/*.parquet", "totto")
@@ -283,13 +282,13 @@ class Totto(DatasetPool):
 
 
 def subtable(table: Table, highlighted: Sequence[tuple[int, int]]) -> str:
-    """Return the cells at ``highlighted`` (row, index) with their headers, in the tags of the paper's baselines."""
+    """Return the cells at ``highlighted`` (row, index) with their headers, with the tags of the paper's baselines."""
     placed = _placed(table)
     return _tagged("table", *(_cell("cell", placed, row, place) for row, place in highlighted))
 
 
 def full_table(table: Table, highlighted: Sequence[tuple[int, int]]) -> str:
-    """Return all cells with their headers, row by row; highlighted ones have their own tag. See `subtable`."""
+    """Return all cells with their headers, row by row, with a separate tag for highlighted cells. See `subtable`."""
     placed, chosen = _placed(table), set(highlighted)
     rows = []
     for row, cells in enumerate(placed):
@@ -300,13 +299,13 @@ def full_table(table: Table, highlighted: Sequence[tuple[int, int]]) -> str:
 
 class _Placed(NamedTuple):
     first: int
-    last: int  # one past its last column
+    last: int  # one past the cell's last column
     is_header: bool
     value: str
 
 
 def _placed(table: Table) -> list[list[_Placed]]:
-    """Return the cells with their columns; as in the paper's baselines, cells of several rows count in the first."""
+    """Return the cells with their columns; as in the paper's baselines, a cell over several rows is in the first."""
     placed = []
     for cells in table:
         ends = pairwise(accumulate((cell["column_span"] for cell in cells), initial=0))
@@ -316,7 +315,7 @@ def _placed(table: Table) -> list[list[_Placed]]:
 
 
 def _cell(tag: str, placed: Sequence[Sequence[_Placed]], row: int, place: int) -> str:
-    """Return a cell with the headers above it, row by row, and those before it in its row."""
+    """Return a cell with the headers above it, row by row, and the headers before it in its row."""
     cell = placed[row][place]
     above = (other for cells in placed[:row] for other in cells)
     over = (other for other in above if other.first < cell.last and cell.first < other.last)
@@ -326,18 +325,18 @@ def _cell(tag: str, placed: Sequence[Sequence[_Placed]], row: int, place: int) -
 
 
 def _tagged(tag: str, *parts: str) -> str:
-    """Join by blanks; an empty part gives two of them."""
+    """Join with spaces; an empty part results in two spaces."""
     return " ".join((f"<{tag}>", *parts, f"</{tag}>"))
 
 
 @pools.register("dummy_pool")
 @dataclass(kw_only=True)
 class Dummy(Pool):
-    """One prompt for all samples, for synthetic rewards of the written text alone.
+    """The same prompt for all samples, for synthetic rewards that depend only on the completion.
 
     Args:
         prompt: The prompt.
-        n_samples: Number of samples of each split.
+        n_samples: Number of samples in each split.
     """
 
     has_splits: ClassVar[bool] = False

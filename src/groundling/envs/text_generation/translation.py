@@ -1,4 +1,4 @@
-"""RL4LMs' pools of sentences to translate."""
+"""RL4LMs' pools of sentences to translate and of conversations."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from groundling.envs.text_generation.pools import Sample, Split, pools
 from groundling.fields import ReadByModel
 
 _SAMPLE = "translation_de_en"
-_WMT_REVISIONS = {"wmt16": "41d8a4013aa1489f28fea60ec0932af246086482"}  # known commits; others: the Parquet branch
+_WMT_REVISIONS = {"wmt16": "41d8a4013aa1489f28fea60ec0932af246086482"}  # pinned commits; others use the Parquet branch
 
 
 @dataclass(kw_only=True)
@@ -19,8 +19,8 @@ class _Translation(DatasetPool):
     """Sentences in German and English.
 
     Args:
-        source_language: Language of the prompt, two letters.
-        target_language: Language of the reference, two letters.
+        source_language: Two-letter code of the prompt's language.
+        target_language: Two-letter code of the reference's language.
         prompt_prefix: Text before the sentence.
         prompt_suffix: Text after the sentence.
     """
@@ -41,7 +41,7 @@ class _Translation(DatasetPool):
 @pools.register("wmt16")
 @dataclass(kw_only=True)
 class Wmt(_Translation):
-    """Sentences of a Workshop on Machine Translation, in any of its pairs of languages.
+    """Sentences from a Workshop on Machine Translation, in any of its language pairs.
 
     Args:
         wmt_id: The workshop: ``wmt14`` to ``wmt19``.
@@ -50,7 +50,7 @@ class Wmt(_Translation):
     wmt_id: str = "wmt16"
 
     def source(self, split: Split) -> DatasetSource:
-        # The hub names a pair with English last.
+        # On the hub, English comes last in a pair's name.
         pair = "-".join(sorted((self.source_language, self.target_language), key=lambda name: name == "en"))
         revision, name = _WMT_REVISIONS.get(self.wmt_id, PARQUET_BRANCH), HUB_NAMES[split]
         files = f"{pair}/{name}{'/' if revision == PARQUET_BRANCH else '-'}*.parquet"
@@ -60,7 +60,7 @@ class Wmt(_Translation):
 @pools.register("wmt14_processed_en_de")
 @dataclass(kw_only=True)
 class Wmt14Processed(_Translation):
-    """The 2014 workshop's English and German sentences, already cleaned."""
+    """The 2014 workshop's English and German sentences, preprocessed."""
 
     hub: ClassVar[DatasetSource] = DatasetSource(
         "stas/wmt14-en-de-pre-processed", PARQUET_BRANCH, "ende/{split}/*.parquet", _SAMPLE
@@ -84,7 +84,7 @@ class Wmt16NewsOnly(_Translation):
 @pools.register("iwslt2017en_de")
 @dataclass(kw_only=True)
 class Iwslt2017(_Translation):
-    """Sentences of talks."""
+    """Sentences from talks."""
 
     hub: ClassVar[DatasetSource] = DatasetSource(
         "IWSLT/iwslt2017", PARQUET_BRANCH, "iwslt2017-de-en/{split}/*.parquet", _SAMPLE
@@ -92,20 +92,20 @@ class Iwslt2017(_Translation):
 
 
 END_OF_UTTERANCE = "<EOU>"
-_FIRST_TURN = 2  # Turns of an episode of CRD3 before the first sample
+_FIRST_TURN = 2  # Number of turns of a CRD3 episode before the first sample
 
 
 @pools.register("daily_dialog")
 @dataclass(kw_only=True)
 class DailyDialog(DatasetPool):
-    """Everyday conversations: the prompt is the last utterances, the reference the next one.
+    """Everyday conversations: the prompt consists of the last utterances, the reference is the next one.
 
-    Utterances end in ``<EOU>``. The meta data are the next utterance's ``emotion`` (0 none, 1 anger, 2 disgust, 3
-    fear, 4 happiness, 5 sadness, 6 surprise) and ``intent`` (1 inform, 2 question, 3 directive, 4 commissive), each as
-    a list of one. A sample's id counts all utterances of the split.
+    Utterances end with ``<EOU>``. The metadata are the next utterance's ``emotion`` (0 none, 1 anger, 2 disgust, 3
+    fear, 4 happiness, 5 sadness, 6 surprise) and ``intent`` (1 inform, 2 question, 3 directive, 4 commissive), each in
+    a list of length 1. A sample's id is the utterance's number among all utterances of the split.
 
     Args:
-        context_size: Number of utterances in the prompt; those with fewer before them have no sample.
+        context_size: Number of utterances in the prompt; utterances with fewer before them give no sample.
     """
 
     hub: ClassVar[DatasetSource] = DatasetSource(
@@ -132,12 +132,12 @@ class DailyDialog(DatasetPool):
 @pools.register("crd3")
 @dataclass(kw_only=True)
 class Crd3(DatasetPool):
-    """Role players at a table: the prompt is the last turns and the next speaker, the reference the next turn.
+    """Tabletop role-playing: the prompt has the last turns and the next speaker, the reference is the next turn.
 
-    The original reads whole episodes. The dataset's rows are overlapping parts of them, which `_episodes` joins.
+    The original reads whole episodes. The dataset's rows are overlapping parts of episodes, which `_episodes` joins.
 
     Args:
-        max_context_size: Number of turns in the prompt at most; the first 2 turns of an episode have no sample.
+        max_context_size: Maximum number of turns in the prompt; the first 2 turns of an episode give no sample.
     """
 
     hub: ClassVar[DatasetSource] = DatasetSource("microsoft/crd3", PARQUET_BRANCH, "default/{split}/*.parquet", "crd3")
@@ -152,13 +152,13 @@ class Crd3(DatasetPool):
                 yield Sample(f"{split}_ep_{number}_turn_{place}", prompt, (said,), data=(prompt,))
 
 
-_Turn = tuple[str, str]  # the first of several speakers, and what is said
+_Turn = tuple[str, str]  # the speaker, the first if several, and what is said
 
 
 def _episodes(rows: Iterable[Row]) -> list[list[_Turn]]:
-    """Join parts of episodes, in the order in which the episodes begin. A part has the places of its first and last
-    turn (``turn_start``, ``turn_end``), but not its episode: it belongs to one with the same turns at the same places,
-    or to the last one if it continues it. A row without places is an episode.
+    """Join parts of episodes, in the order in which the episodes start. A part has the positions of its first and last
+    turn (``turn_start``, ``turn_end``), but no episode id: it belongs to the episode that has the same turns at the
+    same positions, or to the last episode if it continues that. A row without positions is a whole episode.
     """
     episodes: list[dict[int, _Turn]] = []
     last: dict[int, _Turn] = {}
@@ -178,6 +178,6 @@ def _episodes(rows: Iterable[Row]) -> list[list[_Turn]]:
 
 
 def _agrees(episode: Mapping[int, _Turn], part: Mapping[int, _Turn]) -> bool:
-    """Return True if they share places, with the same turns there."""
+    """Return True if they share positions and have the same turns there."""
     shared = episode.keys() & part.keys()
     return bool(shared) and all(episode[place] == part[place] for place in shared)
