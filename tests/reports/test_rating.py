@@ -206,7 +206,7 @@ def test_the_command_writes_forms_and_reads_answers(tmp_path: Path, capsys: pyte
     assert sum(float(line.split()[3]) for line in lines[1:3]) == pytest.approx(1, abs=2e-3)
     for vain in (["--pairwise"], files):
         assert main(["rate", str(folder), *vain, "--answers", *answers]) == 1
-        assert "leave --pairwise and SYSTEM=FILE out" in capsys.readouterr().err
+        assert "remove --pairwise and SYSTEM=FILE" in capsys.readouterr().err
     assert main(["rate", str(tmp_path / "other"), "ppo"]) == 1
     assert "as ppo=predictions.jsonl" in capsys.readouterr().err
 
