@@ -157,7 +157,7 @@ def test_the_report_shows_it(evaluated: Path, tmp_path: Path) -> None:
         success = one["figures"]["success"]
         assert f"<th>{agent}</th>" in table
         assert f"<td>{number(success['value'])}<small>" in table.partition("<td>swapped<small>")[2]
-    assert page.count("<summary>All figures: ") == len(list((evaluated / "evaluation").glob("*.json")))
+    assert page.count("<summary>All metrics: ") == len(list((evaluated / "evaluation").glob("*.json")))
 
 
 def test_controls_of_another_world_are_not_compared_with_the_runs(evaluated: Path, tmp_path: Path) -> None:

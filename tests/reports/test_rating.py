@@ -247,7 +247,7 @@ def test_bad_predictions_are_reported(tmp_path: Path) -> None:
     with pytest.raises(GroundlingError, match=r"broken\.jsonl:1 .*prompt and generation"):
         write_form("likert", {"ppo": broken}, form)
     broken.write_text('{"prompt": "a", "generation": "b"}\n' * 2)
-    with pytest.raises(GroundlingError, match=r"broken\.jsonl:2: sample 'a' comes twice"):
+    with pytest.raises(GroundlingError, match=r"broken\.jsonl:2: sample 'a' occurs twice"):
         write_form("likert", {"ppo": broken}, form)
     broken.write_text('{"prompt": "a", "generation": "b"}\n')
     with pytest.raises(GroundlingError, match="ppo, x have no sample in common"):
@@ -262,7 +262,7 @@ def test_bad_predictions_are_reported(tmp_path: Path) -> None:
         write_form("likert", {"x": broken}, form, num_samples=1)
     assert not form.exists()
     write_form("likert", {"ppo": good}, form, num_samples=2)
-    with pytest.raises(ConfigError, match="holds a form already"):
+    with pytest.raises(ConfigError, match="already contains a form"):
         write_form("likert", {"ppo": good}, form, num_samples=2)
 
 

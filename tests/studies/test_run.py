@@ -91,7 +91,7 @@ def test_a_baseline_that_cannot_play_is_left_out_and_nothing_is_played_twice(
     monkeypatch.setattr(study_module, "evaluate", None)
     assert main(study_command(study, *few)) == 0
     assert main(["report", str(study.parent / "runs" / "quick-seed1")]) == 0
-    assert "expert is left out: " in (study.parent / "runs" / "quick-seed1" / "report.html").read_text()
+    assert "expert is omitted: " in (study.parent / "runs" / "quick-seed1" / "report.html").read_text()
 
 
 @THOROUGH
