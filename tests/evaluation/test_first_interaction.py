@@ -146,7 +146,7 @@ def test_a_study_summarises_it(tmp_path: Path) -> None:
 def test_the_report_shows_it(evaluated: Path, tmp_path: Path) -> None:
     assert main(["report", str(evaluated), "--output", str(tmp_path / "report.html")]) == 0
     page = (tmp_path / "report.html").read_text()
-    for text in ("<td>first named</td>", "Original and changed missions", "first thing is the named one"):
+    for text in ("<td>first named</td>", "Original and changed missions", "first object is the named one"):
         assert text in page
     assert "<mark>the " in page and "First dealt with: " in page
     assert "<td>swapped</td>" in page

@@ -236,7 +236,7 @@ def test_a_draw_is_repeatable_and_only_of_common_samples(tmp_path: Path) -> None
 def test_bad_predictions_are_reported(tmp_path: Path) -> None:
     good = _predictions(tmp_path, "ppo")
     form = tmp_path / "form"
-    with pytest.raises(ConfigError, match="num_samples=50: there are 6"):
+    with pytest.raises(ConfigError, match="num_samples=50: expected 1 to 6"):
         write_form("likert", {"ppo": good}, form)
     with pytest.raises(ConfigError, match="two systems and their predictions, got ppo"):
         write_form("pairwise", {"ppo": good}, form)
