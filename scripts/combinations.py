@@ -116,13 +116,13 @@ class Combination:
 
 
 def learners() -> Iterator[Combination]:
-    """Yield every world, policy and algorithm, with a reward that suits the world."""
+    """Yield every world, policy and algorithm, with a reward that works in the world."""
     for world, policy, algorithm in itertools.product(WORLDS, POLICIES, ALGORITHMS):
         yield Combination(world, policy, algorithm, "metric" if world == "writing" else PAID)
 
 
 def rewarded() -> Iterator[Combination]:
-    """Yield every world and reward, with a policy and an algorithm that suit the world."""
+    """Yield every world and reward, with a policy and an algorithm that work in the world."""
     for world, reward in itertools.product(WORLDS, REWARDS):
         policy = {"NetHack": "nethack", "writing": "token"}.get(world, "action_scoring")
         yield Combination(world, policy, "ppo", reward)
@@ -141,7 +141,7 @@ def config_of(one: Combination, distilled: Path, model: str = "starter", dataset
     world = config.world
     config.policy = ComponentConfig(id=one.policy, args=dict(_POLICY_ARGS.get(one.policy, {})))
     if one.policy == "symbolic" and isinstance(world, TextConfig):
-        world.history = TextConfig.defaults()["history"]  # it sees only the present; other values are refused
+        world.history = TextConfig.defaults()["history"]  # it reads one observation; other values are refused
     config.algorithm = ComponentConfig(id=one.algorithm, args=dict(_ALGORITHM_ARGS[one.algorithm]))
     if has_model(config.policy.id):
         config.model.path = model
@@ -178,7 +178,7 @@ def _world(name: str) -> Config:
 
 
 def verdict(config: Config) -> str | None:
-    """Return None if the run trains, or the error that refuses it before anything is loaded."""
+    """Return None if the run can train, or the error that refuses it before anything is loaded."""
     try:
         check_used(config)
         check_suits(config.policy, config.model, config.algorithm, world_of(config))
@@ -211,7 +211,7 @@ def page() -> str:
 _HEAD = """# Valid combinations
 
 `python -m scripts.combinations` writes this page. A test keeps it up to date and trains each ticked combination for two
-updates. A number refers to the reason for which a run is refused, before anything is loaded.
+updates. A number refers to the reason why a run is refused before anything is loaded.
 [architecture.md](architecture.md) explains worlds, policies, algorithms and rewards.
 
 The worlds are a BabyAI env, an env whose actions change at every step, NetHack, and a pool of prompts. Some combinations
@@ -223,11 +223,11 @@ have additional settings:
 - GiGPO: several envs that play the same episodes;
 - cloning in text worlds: a dataset.
 
-The settings of an experiment fit its policy. With another policy, settings without effect are refused, and the message names
-the value to use (for example `world.history=3` for a policy that reads no words).
+The settings of an experiment match its policy. With a different policy, settings without effect are refused, and the message
+names the value to use (for example `world.history=3` for a policy that reads no text).
 """
 _REWARDS_HEAD = """Rewards do not depend on the policy and the algorithm, except that cloning uses none.
-If the env has a reward of its own, it is added, unless `reward.env` is null."""
+If the env has its own reward, it is added unless `reward.env` is null."""
 
 
 def _of(verdicts: dict[Combination, str | None], **names: str) -> list[str | None]:
@@ -238,7 +238,7 @@ def _of(verdicts: dict[Combination, str | None], **names: str) -> list[str | Non
 
 
 def _cell(reason: str | None, notes: list[str]) -> str:
-    """Return a tick, or the number of the reason in ``notes``, which it is added to."""
+    """Return a tick, or the number of the reason in ``notes``, to which it is added."""
     if reason is None:
         return "✓"
     suits = re.fullmatch(r"(policy|algorithm|reward)\S* .*?does not suit .*?: (.*?)(; (set|take) .*)?", reason)

@@ -43,7 +43,7 @@ def rows_of(family: str) -> list[Row]:
         try:
             lm = lm_of(family, changes, tokenizers)
             lm.model(**_smallest(lm))
-        except Exception as error:  # no result about Groundling
+        except Exception as error:  # says nothing about Groundling
             print(f"{family}, {variant}: no small model ({str(error)[:90]!r})", file=sys.stderr)
             continue
         rows.append(row_of(family, variant, lm))
@@ -67,7 +67,7 @@ _ANNOUNCED = {
     "padded": ("generates for",),
     "sampled": ("generates by", "generates for"),
 }
-"""Words of the warnings that concern a column."""
+"""Phrases of the warnings that concern a column."""
 _EFFECTS = {
     r"cannot read several candidates( of \d+ tokens and more)? in one row exactly \((.*)\): .*": "scores each candidate{}"
     " separately",
@@ -97,11 +97,11 @@ def page(rows: Iterable[Row]) -> str:
         f"[table.csv](../results/families/table.csv) (CPU, float32): {len(families)} families, {len(rows)} variants. Each",
         "model is tiny, and all its matrices have standard deviation 0.15. Prompts of 3 to 65 tokens are shorter and longer",
         "than windows of 24 tokens and original contexts of 40; candidates cross these lengths. Models with longrope read",
-        "at most their original context, up to which they compute as without it.",
+        "at most their original context, within which longrope has no effect.",
         "",
         f"- *exact*: no log-probability differs by more than {EXACT:.0e}.",
-        "- *announced*: computed in a slower way; one warning gives the reason.",
-        "- *refused*: an error message and no result.",
+        "- *announced*: computed in a slower way; a warning gives the reason.",
+        "- *refused*: an error message instead of a result.",
         "- *read*: tokens that pass through the body for a prompt of 64 tokens and 6 candidates of 1 to 4 tokens,",
         "  divided by the prompt's tokens; for an encoder-decoder, tokens that pass through the encoder.",
         "",

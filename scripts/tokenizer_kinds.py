@@ -1,6 +1,6 @@
 """Kinds of tokenizers and chat templates, small enough to build in a test.
 
-Templates are in our own words, after the public ones.
+The templates are rewritten after the public ones.
 """
 
 from collections.abc import Callable
@@ -156,7 +156,7 @@ _BUILT: dict[str, Callable[[], Tokenizer]] = {
     "BPE, Metaspace `always`": lambda: _metaspace("always"),
     "BPE, Metaspace `never`": lambda: _metaspace("never"),
     "Llama 2 (`Prepend`, `Replace`, byte fallback)": _llama2,
-    "Gemma (`Replace`, byte fallback, blanks as added tokens)": _gemma,
+    "Gemma (`Replace`, byte fallback, spaces as added tokens)": _gemma,
     "Unigram with Metaspace (T5)": _unigram,
     "byte-level (GPT-2)": lambda: _byte_level(False),
     "byte-level with prefix space (RoBERTa)": lambda: _byte_level(True),
@@ -164,7 +164,7 @@ _BUILT: dict[str, Callable[[], Tokenizer]] = {
     "byte-level, NFC, thoughts as added tokens (Qwen 3)": lambda: _split_bytes(normalizers.NFC(), False),
     "WordPiece (BERT)": _wordpiece,
     "WordLevel": _wordlevel,
-    "control tokens that strip blanks (Phi 3)": lambda: _metaspace("first"),
+    "control tokens that strip whitespace (Phi 3)": lambda: _metaspace("first"),
 }
 BUNDLED = {"Groundling's `starter-causal`": "starter-causal", "SmolLM2": SMOLLM2}
 TOKENIZERS = (*_BUILT, *BUNDLED)

@@ -17,9 +17,7 @@ from groundling.worlds import agents
 
 def _name(name: str) -> str:
     if not re.fullmatch(r"\w[\w.+-]*", name):  # names of folders and files
-        raise ValueError(
-            "a name that starts with a letter, digit or _ and otherwise contains only these, dots, + and -"
-        )
+        raise ValueError("a name that starts with a letter, digit or _ and contains only these, dots, + and -")
     return name
 
 
