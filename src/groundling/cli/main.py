@@ -107,7 +107,7 @@ def _status_of_output(arguments: argparse.Namespace) -> int:
 
 
 def make_parser(command: str | None = None) -> argparse.ArgumentParser:
-    """Return the parser of one command, or of all commands if ``command`` is None or unknown."""
+    """Return the parser of one command, or of all commands unless ``command`` names one."""
     parser = argparse.ArgumentParser(
         prog="groundling", description="Reinforcement learning with language models.", allow_abbrev=False
     )

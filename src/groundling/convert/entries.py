@@ -39,7 +39,7 @@ class Format:
 
     @property
     def sections(self) -> set[str]:
-        """Keys that hold other entries."""
+        """Keys that contain other entries."""
         parts = (key.split(".") for key in self.known)
         outer = {".".join(names[:depth]) for names in parts for depth in range(1, len(names))}
         return (outer - self.known) | {*self.free}
