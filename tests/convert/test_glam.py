@@ -170,7 +170,7 @@ def test_every_entry_of_the_shipped_files_is_known(name: str, tmp_path: Path) ->
     ("name", "message"),
     [
         ("lamorel-saycan", r"SayCan plans .*LanguageModel.score.*docs/migration/lamorel.md"),
-        ("lamorel-bare", r"give rl_script_args\.name_environment=BabyAI-MixedTrainLocal-v0"),
+        ("lamorel-bare", r"set rl_script_args\.name_environment=BabyAI-MixedTrainLocal-v0"),
     ],
 )
 def test_a_file_without_an_env_says_what_to_add(name: str, message: str, tmp_path: Path) -> None:

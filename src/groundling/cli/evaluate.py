@@ -50,8 +50,10 @@ def add_parser(commands: Commands) -> None:
     add("--protocol", choices=("balrog-babyai",), help=text)
     text = "number of episodes or texts (default: the run's evaluation.episodes, or the protocol's number)"
     add("--episodes", type=positive, help=text)
-    text = "write the results to evaluation/SUITE-NAME.json (default: evaluation/SUITE.json; earlier "
-    text += "results, obtained with other overrides, are moved to evaluation/replaced/)"
+    text = (
+        "write the results to evaluation/SUITE-NAME.json (default: evaluation/SUITE.json; earlier results, obtained "
+    )
+    text += "with other overrides, are moved to evaluation/replaced/)"
     add("--name", help=text)
     text = "number of parallel single-threaded processes for several suites (default: all in this process)"
     add("--jobs", type=positive, default=1, help=text)
