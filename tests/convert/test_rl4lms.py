@@ -216,8 +216,8 @@ def test_summaries_may_be_post_processed(write: Callable[..., Path]) -> None:
             ("alg.policy.args.generation_kwargs.topk=4", "'top_k'"),
             ("train_evaluation.generation_kwargs.num_beam=4", "'num_beams'"),
             ("train_evaluation.metrics=[rouge]", "id: …"),
-            ("~env.args.max_episode_length", "give env.args.max_episode_length"),
-            ("~alg.id", "give alg.id"),
+            ("~env.args.max_episode_length", "add env.args.max_episode_length"),
+            ("~alg.id", "add alg.id"),
         ],
     ),
 )

@@ -30,8 +30,7 @@ def add_parser(commands: Commands) -> None:
     )
     add, text = parser.add_argument, "a folder of preference pairs, in Motif or Parquet format"
     add("dataset", type=Path, help=text)
-    text = "rules (default), openai model=NAME base_url=URL, transformers model=NAME, score, return, random, or your "
-    text += "own judge"
+    text = "rules (default), openai model=ID base_url=URL, transformers model=ID, score, return, random or your own"
     add("--judge", nargs="+", default=["rules"], metavar=("ID", "key=value"), help=text)
     text = "one of the world's goals (see 'Judges' in the docs) or your own sentence (default: the first)"
     add("--goal", metavar="GOAL", help=text)
