@@ -208,7 +208,7 @@ def test_the_command_writes_forms_and_reads_answers(tmp_path: Path, capsys: pyte
         assert main(["rate", str(folder), *vain, "--answers", *answers]) == 1
         assert "remove --pairwise and SYSTEM=FILE" in capsys.readouterr().err
     assert main(["rate", str(tmp_path / "other"), "ppo"]) == 1
-    assert "as ppo=predictions.jsonl" in capsys.readouterr().err
+    assert "as in ppo=predictions.jsonl" in capsys.readouterr().err
 
 
 def test_predictions_of_runs_with_any_text_are_read(tmp_path: Path) -> None:
