@@ -14,7 +14,7 @@ DRAWERS = ["top", "upper", "middle", "lower", "bottom", "left", "right"]
 
 
 class Drawers(gymnasium.Env[str, str]):
-    """A row of cupboards; the object named in the goal is in a drawer of one of the first four."""
+    """A row of cupboards; the object named in the goal is in a drawer of one of the first four cupboards."""
 
     observation_space = gymnasium.spaces.Text(10_000)
     action_space = gymnasium.spaces.Text(200)

@@ -17,7 +17,7 @@ now = envs.reset()
 for epoch in range(20):
     seen, steps = now[:0], []
     for _ in range(32):
-        outputs = processes.map(policy.outputs, [now[:4], now[4:]])  # half of the envs each
+        outputs = processes.map(policy.outputs, [now[:4], now[4:]])  # each process computes half of the envs
         chosen = Action.choose(*map(torch.cat, zip(*outputs, strict=True)))
         step = envs.step(chosen.actions.tolist())
         rewards, dones = torch.tensor(20 * step.rewards), torch.tensor(step.dones)
@@ -28,7 +28,7 @@ for epoch in range(20):
     stored = actions, log_probs, standardise(advantages), values, returns
     for minibatch in (part for _ in range(4) for part in torch.randperm(len(seen)).split(64)):
         optimizer.zero_grad()
-        for half in minibatch.chunk(2)[processes.share(2)]:  # gradients accumulate, also over processes
+        for half in minibatch.chunk(2)[processes.share(2)]:  # gradients are accumulated, also over processes
             action, old, gain, value, target = (tensor.flatten()[half] for tensor in stored)
             new = policy.evaluate([seen[i] for i in half], action)
             loss = ppo_loss(new.log_probs, old, gain, new.values, value, target, new.entropies)

@@ -9,7 +9,7 @@ from groundling.policies import ActionScoringPolicy, TrainedModel, policies
 
 
 class SuccessHead(nn.Module):
-    """Values between 0 and the reward of a success (1, times reward.env.args.scale)."""
+    """Predict values between 0 and the reward for success (1 times reward.env.args.scale)."""
 
     def __init__(self, hidden_size: int, most: float) -> None:
         super().__init__()

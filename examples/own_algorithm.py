@@ -14,7 +14,7 @@ from groundling.policies import Policy
 @register("best_half")
 @dataclass
 class BestHalf(Algorithm):
-    """Maximise the likelihood of texts with at least the median reward; for every policy that generates text."""
+    """Maximise the likelihood of texts with at least the median reward; for all policies that generate text."""
 
     learning_rate: float = 1e-3
     gamma: float = 1.0

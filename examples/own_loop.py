@@ -1,9 +1,9 @@
 """A custom loop, head and update rule around `score` and `generate`, with any number of processes.
 
     python examples/own_loop.py
-    torchrun --nproc-per-node 2 examples/own_loop.py      # the same figures: the processes share the prompts
+    torchrun --nproc-per-node 2 examples/own_loop.py      # the same results: the processes share the prompts
 
-A language model learns to answer where an object is, from a reward for the right answer.
+A language model learns to answer where an object is, with a reward for the right answer.
 """
 
 import torch

@@ -22,14 +22,14 @@ class LongWords(gl.metrics.Metric):
 
 @gl.rewards.register("no_echo")
 def no_echo(prompts: Sequence[str], generations: Sequence[str]) -> list[float]:
-    """Return -1 for each text that occurs in its prompt. A plain function is enough."""
+    """Return -1 for each text that occurs in its prompt. A plain function suffices."""
     return [-float(text.strip() in prompt) for prompt, text in zip(prompts, generations, strict=True)]
 
 
 @gl.rewards.register("new_words")
 @dataclass(kw_only=True)
 class NewWords(gl.rewards.TokenReward):
-    """Reward each token that completes a new word with 1."""
+    """Return reward 1 for each token that completes a new word."""
 
     def at_token(self, prompt: str, previous: str, current: str, done: bool, *_: Any) -> float:
         return float(len(set(current.split())) > len(set(previous.split())))

@@ -15,7 +15,7 @@ _MOST_STEPS = 6
 
 
 class CountingConfig(WorldConfig):
-    """Keys of the config's section ``world``."""
+    """The config section ``world``."""
 
     PLACE: ClassVar[str] = "target"
 
@@ -33,7 +33,7 @@ class Counter:
         self.target, self.number, self.steps = target, seed % 3 - 1, 0
 
     def step(self, action: int) -> Mapping[str, float] | None:
-        """Return the figures of a finished episode."""
+        """Take a step; return the metrics if the episode is finished."""
         self.number, self.steps = self.number + (1 if action else -1), self.steps + 1
         if self.number != self.target and self.steps < _MOST_STEPS:
             return None

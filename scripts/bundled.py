@@ -13,7 +13,7 @@ _QUICK = ("envs", "prompts", "pools")
 
 
 def table() -> str:
-    """Return the file's text."""
+    """Return the file's content."""
     kinds = {kind: look() for kind, look in inventory().items() if kind not in _QUICK}
     return json.dumps(kinds, indent=1, ensure_ascii=False) + "\n"
 

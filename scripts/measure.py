@@ -24,10 +24,10 @@ SOURCE = ROOT / "src" / "groundling"
 MODULES, TESTS = sorted(SOURCE.rglob("*.py")), sorted((ROOT / "tests").rglob("*.py"))
 TEMPLATES = sorted(path for path in SOURCE.rglob("*") if path.suffix in (".yaml", ".j2", ".html"))
 DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
-Bars = dict[str, tuple[float, float]]  # by name: a figure and the most that it may be
+Bars = dict[str, tuple[float, float]]  # by name: a value and its maximum
 MAX_FILE_LINES, WORDS_PER_PHRASE = 400, 4_000
 TINY = ("world.num_envs=2", "world.num_steps=4", "algorithm.args.minibatch_size=4")
-# In the order of a run: each phase, and the name of the function whose first call begins it.
+# The phases of a run in order, each with the name of the function whose first call starts it.
 PHASES = {"config": "main", "build": "train", "rollout": "collect", "update": "update"}
 QUESTION = re.compile(r"(What|Whether|Who|Whom|Whose|Where|That)\b")
 PHRASES = "told|anew|somebody|nobody|whoever|in vain|at hand|of those|goes on|is not to be had|are none|is none|beside"
@@ -57,7 +57,7 @@ def docstrings(path: Path) -> list[ast.Constant]:
 
 
 def lines_of_code(path: Path) -> int:
-    """Count the lines that are not blank and no part of a comment or docstring."""
+    """Count the lines that are neither blank nor part of a comment or docstring."""
     code = set[int]()
     for token in tokenize.generate_tokens(io.StringIO(path.read_text(encoding="utf-8")).readline):
         if token.string.strip() and token.type != tokenize.COMMENT:
@@ -98,16 +98,16 @@ def size() -> tuple[Bars, list[str]]:
 def calls_to_first_step(overrides: tuple[str, ...]) -> dict[str, list[CodeType]]:
     """Run ``groundling train demo`` in this process up to the first call of an optimizer's ``step``.
 
-    Return the library's functions by phase, in the order of their calls. A module's body is no function; functions
-    that it calls, as a decorator, count.
+    Return the library's functions by phase, in the order of their calls. Module bodies are excluded; functions that
+    they call, such as decorators, are included.
     """
     from torch.optim.optimizer import register_optimizer_step_pre_hook
 
     class FirstStep(KeyboardInterrupt):
-        """Passes the handlers of errors, as Ctrl-C does."""
+        """Passes through error handlers, as Ctrl-C does."""
 
     def stop(*_: Any) -> None:
-        sys.setprofile(None)  # handlers of the interrupt are not part of the run
+        sys.setprofile(None)  # interrupt handlers are not part of the run
         raise FirstStep
 
     def record(frame: FrameType, event: str, _: Any) -> None:
@@ -128,7 +128,7 @@ def calls_to_first_step(overrides: tuple[str, ...]) -> dict[str, list[CodeType]]
         main(["train", "demo", f"run_dir={folder.name}/run", *overrides])
     sys.setprofile(None)
     if calls.keys() != PHASES.keys():
-        sys.exit(f"of the run's phases only these began: {', '.join(calls)}\n{output.getvalue()}")
+        sys.exit(f"only these phases of the run started: {', '.join(calls)}\n{output.getvalue()}")
     return calls
 
 
@@ -142,7 +142,7 @@ def trace(overrides: tuple[str, ...] = TINY) -> tuple[Bars, list[str]]:
     counts = dict[str, tuple[int, int]]()
     print(f"groundling train demo {' '.join(overrides)}, from main to the first optimizer step")
     for name, codes in rows.items():
-        named = {code for code in codes if not code.co_name.startswith("<")}  # no lambda, no comprehension
+        named = {code for code in codes if not code.co_name.startswith("<")}  # no lambdas or comprehensions
         counts[name] = len({code.co_filename for code in named}), len(named)
         print("{:24}{:5} files {:5} functions".format(name, *counts[name]), end="")
         print(f" {len(set(codes)):5} with lambdas and comprehensions")
@@ -157,9 +157,9 @@ def trace(overrides: tuple[str, ...] = TINY) -> tuple[Bars, list[str]]:
 
 
 def prose_of(path: Path) -> str:
-    """Return a file's text without its code, each word in its line.
+    """Return a file's text without its code, each word in its original line.
 
-    Prose of Python is comments, docstrings and other strings with a space; of YAML, comments and values.
+    The prose of Python files is comments, docstrings and other strings with a space; of YAML, comments and values.
     """
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".yaml":
@@ -175,7 +175,7 @@ def prose_of(path: Path) -> str:
 
 
 def prose() -> tuple[Bars, list[str]]:
-    """Print docstrings that begin with a question word, and how often each of `PHRASES` occurs."""
+    """Print the number of docstrings that begin with a question word, and how often each of `PHRASES` occurs."""
     found = [(path, node) for path in MODULES for node in docstrings(path)]
     begins = [(path, node.lineno, QUESTION.match(str(node.value).lstrip())) for path, node in found]
     questions = [f"{where(path, line)} {match.group()}" for path, line, match in begins if match]
@@ -199,11 +199,11 @@ def prose() -> tuple[Bars, list[str]]:
 
 
 def main() -> int:
-    """Print the figures; return 1 if ``--check`` is given and a figure is too high."""
+    """Print the measurements; return 1 if ``--check`` is set and a value is too high."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("what", nargs="?", choices=("size", "trace", "prose"))
-    parser.add_argument("--list", action="store_true", help="name what is counted: files, functions, places")
-    parser.add_argument("--check", action="store_true", help="exit with 1 if a figure is too high")
+    parser.add_argument("--list", action="store_true", help="list the counted files, functions and places")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a value is too high")
     arguments, verdicts = parser.parse_args(), list[bool]()
     for measure in (size, trace, prose):
         if arguments.what in (None, measure.__name__):

@@ -1,4 +1,4 @@
-"""Write notebooks of the tutorials, one per role: ``python -m scripts.notebooks``; a test compares them.
+"""Write the tutorials as notebooks, one per role: ``python -m scripts.notebooks``; a test compares them.
 
 ``python -m scripts.notebooks --run`` executes the notebooks, each in an empty folder and a new kernel.
 """
@@ -15,12 +15,12 @@ import jupytext
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = {"policy": "ground_a_model", "judge": "judge", "writer": "write_text"}
-"""Tutorial of each notebook."""
+"""The tutorial of each notebook."""
 
 
 _KERNEL = "---\njupyter:\n  kernelspec: {name: python3, display_name: Python 3, language: python}\n---\n\n"
 _FILES = {"class Walker(": "walker.py"}
-"""File to save a cell as, by a part of its text."""
+"""The file to save a cell as, by a part of the cell's text."""
 
 
 def notebook(tutorial: str) -> str:
@@ -42,7 +42,7 @@ def run(name: str) -> None:
     """Execute a notebook.
 
     Raises:
-        nbclient.exceptions.CellExecutionError: a cell failed.
+        nbclient.exceptions.CellExecutionError: If a cell fails.
     """
     import nbclient
     import nbformat

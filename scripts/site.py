@@ -22,9 +22,9 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "build" / "pages"
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]+)(#[^)]*)?\)")
 _LANGUAGES = {".py": "python", ".yaml": "yaml", ".json": "json", ".csv": "text", ".toml": "toml"}
+"""The language of a shown file, by suffix."""
 _PICTURES = (".png", ".svg", ".gif")
 _MOST_LINES = 400
-"""Language of a shown file, by suffix."""
 
 
 def main() -> None:
@@ -55,16 +55,16 @@ def _write_catalogue() -> None:
         folder = PAGES / "catalogue" / kind
         folder.mkdir(parents=True)
         if missing := {*registry} ^ {*shown[kind]}:
-            raise SystemExit(f"docs/catalogue.toml: {kind} are {', '.join(registry)}; mend {', '.join(missing)}")
+            raise SystemExit(f"docs/catalogue.toml: {kind} are {', '.join(registry)}; fix {', '.join(missing)}")
         lines = [f"# {kind.capitalize()}", ""]
         for id in sorted(registry):
             entry, factory = shown[kind][id], registry.get(id)
             text = [f"# `{id}`", "", f"```bash\n{entry['command']}\n```", ""]
             if "picture" in entry:
-                text += [f"![what was measured with it](../../../{entry['picture']})", ""]
+                text += [f"![measured curves](../../../{entry['picture']})", ""]
                 text += [f"The command, seeds and machine: [results](../../../{entry['results']}).", ""]
             else:
-                text += ["No curve of it has been measured.", ""]
+                text += ["Its learning curves have not been measured.", ""]
             text += [f"::: {factory.__module__}.{factory.__name__}", ""]
             (folder / f"{id}.md").write_text("\n".join(text), encoding="utf-8")
             about = (inspect.getdoc(factory) or "").partition("\n")[0]
@@ -92,7 +92,7 @@ def _place(source: str) -> str:
 
 
 def _relinked(text: str, source: str) -> tuple[str, set[str]]:
-    """Return a page with links to other pages, and the repository files that it links to."""
+    """Return a page whose links lead to other pages, and the repository files that it links to."""
     linked: set[str] = set()
     here = posixpath.dirname(_place(source))
 
@@ -120,7 +120,7 @@ def _bring(source: str) -> Path:
         return made
     lines = path.read_text(encoding="utf-8").splitlines()
     shown = "\n".join(lines[:_MOST_LINES])
-    more = "" if len(lines) <= _MOST_LINES else f"\n\nThe first {_MOST_LINES} of {len(lines)} lines.\n"
+    more = "" if len(lines) <= _MOST_LINES else f"\n\nOnly the first {_MOST_LINES} of {len(lines)} lines are shown.\n"
     fence = "````"
     made.write_text(
         f"# {source}\n\n{fence}{_LANGUAGES.get(path.suffix, 'text')}\n{shown}\n{fence}\n{more}", encoding="utf-8"

@@ -196,7 +196,7 @@ def join(*parts: str) -> str:
 
 
 def word_list(random: Random, language: Language) -> str:
-    """Return a heading with a list of phrases, none of them chosen."""
+    """Return a heading with a list of phrases, without choosing one."""
     phrases = [group[0] for group in language.action_words]
     if random.random() < 0.3:
         phrases = [random.choice(group) for group in language.action_words]
@@ -219,7 +219,7 @@ def draw_goal(random: Random, language: Language, thing: Thing, renaming: float 
 
 
 def framed(random: Random, language: Language, goal: str, scenes: list[Scene]) -> str:
-    """Return headings, a goal and observations, in a prompt's order or another one."""
+    """Return headings, a goal and observations, in a prompt's order or a different one."""
     between = separator(random)
     lines = [f"{random.choice(language.goal_heads)}: {goal}"]
     if random.random() < 0.35:
@@ -327,7 +327,7 @@ def _carried(random: Random, language: Language, scene: Scene, thing: Thing) -> 
 
 
 def _in_front(random: Random, language: Language, scene: Scene, thing: Thing) -> Turn:
-    """Return whether the object is one step ahead."""
+    """Return True if the object is one step ahead."""
     question = ask(random, language, "in_front", x=language.name(thing, language.the))
     return question, language.yes if (thing.side, thing.ahead) == (0, 1) else language.no
 
@@ -605,7 +605,7 @@ DOCUMENTS: dict[DocumentMaker, float] = {
 def documents(
     seed: int, count: int, kinds: Mapping[DocumentMaker, float] = DOCUMENTS, french: float = 0.2
 ) -> Iterator[Document]:
-    """Return `count` documents, a share of them in French; equal for equal seeds."""
+    """Return `count` documents, a share of them in French; the same for the same seed."""
     random = Random(seed)
     makers, weights = list(kinds), list(kinds.values())
     for _ in range(count):

@@ -15,8 +15,8 @@ _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 class Muon(torch.optim.Optimizer):
     """Momentum with orthogonalised matrices (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/).
 
-    `torch.optim.Muon` computes in bfloat16, one matrix at a time; this optimizer batches matrices of equal shape in their
-    own precision. Steps are scaled to the root mean square of AdamW's (Liu et al. 2025, arXiv 2502.16982).
+    `torch.optim.Muon` computes in bfloat16, one matrix at a time; this optimizer batches matrices of the same shape in
+    their own precision. Steps are scaled to the root mean square of AdamW's (Liu et al. 2025, arXiv 2502.16982).
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """Probe the starter models: exact answers to questions on scenes outside their corpus.
 
-`python scripts/starter_probes.py FOLDER` prints the figures of a saved model.
+`python scripts/starter_probes.py FOLDER` prints the metrics of a saved model.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ QUESTIONS: dict[str, Callable[..., Question]] = {
 
 
 def probes(language: Language, condition: str, kind: str, number: int, seed: int = 7) -> list[Question]:
-    """Return `count` questions of a kind under a condition; equal for equal seeds."""
+    """Return `count` questions of a kind under a condition; the same for the same seed."""
     random = Random(f"{condition} {kind} {seed}")
     return [QUESTIONS[kind](random, language, *draw_probe(random, language, condition)) for _ in range(number)]
 
@@ -213,7 +213,7 @@ def exact(loaded: Loaded, language: Language, condition: str, kind: str, number:
 
 
 def measure(folder: Path, number: int = 300) -> dict[str, object]:
-    """Return all figures of a saved model."""
+    """Return all metrics of a saved model."""
     loaded = load(folder)
     figures: dict[str, object] = {
         "parameters": sum(parameter.numel() for parameter in loaded[0].parameters()),

@@ -15,7 +15,7 @@ SENTINELS = [f"<extra_id_{index}>" for index in range(8)]
 
 # Openings of descriptions and prompts are one token each, which saves a third of the tokens.
 PHRASES = ("You see a", "You carry a", "Tu vois une", "Tu vois un", "Tu portes une", "of the agent", "de l'agent")
-# So are the places after a number.
+# The places after a number are one token, too.
 SPANS = ("steps? (?:left|right)(?: and)?", "steps? forward", "pas à (?:gauche|droite)(?: et)?", "pas devant")
 PIECES = "|".join(
     [
@@ -47,11 +47,11 @@ def texts(seed: int) -> list[str]:
 
 
 def build_tokenizer(kind: str, seed: int) -> Tokenizer:
-    """Train the merges, equal for both kinds, with the special tokens of T5 or GPT-2."""
+    """Train the merges, which are the same for both kinds, with the special tokens of T5 or GPT-2."""
     specials = [PAD, END_OF_SEQUENCE, UNKNOWN, *SENTINELS] if kind == "t5" else [PAD, END_OF_TEXT, UNKNOWN]
     tokenizer = Tokenizer(BPE())
     # Encoding adds a leading space and decoding removes one, so that a word has the same token
-    # at the start of a candidate and inside a sentence, and any text comes back as it was.
+    # at the start of a candidate and inside a sentence, and decoding restores any text.
     tokenizer.normalizer = normalizers.Prepend(" ")
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -77,7 +77,7 @@ def build_tokenizer(kind: str, seed: int) -> Tokenizer:
 
 
 def fast_tokenizer(kind: str, tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
-    """Return the tokenizer in Transformers' class."""
+    """Return the tokenizer as an instance of Transformers' class."""
     ends = {"eos_token": END_OF_SEQUENCE} if kind == "t5" else {"bos_token": END_OF_TEXT, "eos_token": END_OF_TEXT}
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,

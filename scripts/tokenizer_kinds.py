@@ -1,6 +1,6 @@
 """Kinds of tokenizers and chat templates, small enough to build in a test.
 
-Templates are in our own words, after the public ones.
+The templates are rewritten after the public ones.
 """
 
 from collections.abc import Callable

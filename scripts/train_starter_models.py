@@ -1,8 +1,8 @@
 """Train the two bundled models on generated text: `python scripts/train_starter_models.py`.
 
 Writes `encoder_decoder/` (T5) and `causal/` (Llama) with their tokenizers under `src/groundling/lm/starter/`.
-The corpus is generated during training (see `starter_corpus.py`); nothing is downloaded. Equal seeds, thread counts and
-PyTorch versions give equal weights.
+The corpus is generated during training (see `starter_corpus.py`); nothing is downloaded. The same seed, thread count and
+PyTorch version give the same weights.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ CONTEXT_WEIGHT = 0.03
 
 @dataclass
 class Example:
-    """Token ids of inputs and targets; for a causal model, of one sequence."""
+    """Token ids of inputs and targets; for a causal model, those of one sequence."""
 
     source: list[int]
     target: list[int]
@@ -150,7 +150,7 @@ def batches(examples: list[Example], tokens: int, random: Random) -> Iterator[li
 
 @dataclass(frozen=True)
 class Stage:
-    """Return `count` new texts of some kinds, without those of more than `longest` tokens."""
+    """Return `count` new texts of some kinds, with at most `longest` tokens each."""
 
     kinds: Mapping[DocumentMaker, float]
     count: int
@@ -203,7 +203,7 @@ def new_encoder_decoder(tokenizer: PreTrainedTokenizerFast) -> T5ForConditionalG
 
 
 def look_near(stack: T5Stack, ranges: list[tuple[int, int]], both_sides: bool) -> None:
-    """Initialise some heads to attend to neighbours and, in the encoder, the others not to the token itself.
+    """Initialise some heads to attend to neighbours and, in the encoder, the others to avoid the token itself.
 
     Names and places are neighbours in a sentence; from zero, biases take a thousand steps to learn this.
     """
@@ -285,7 +285,7 @@ def new_causal(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
 
 
 def look_back(attention: LlamaAttention, head: int, back: float) -> None:
-    """Initialise a head to attend `back` positions before (as in look_near).
+    """Initialise a head to attend `back` positions back (as in look_near).
 
     The two fastest of the rotated pairs (i, i + SIZE / 2) get constant queries and keys, the keys rotated by `back`
     positions, so that their product peaks there. For half positions, only the slower pair is used, with a wider peak.
@@ -324,8 +324,8 @@ class Cycle:
     """Texts of one learning-rate cycle: warm-up, constant, decay to zero."""
 
     stages: tuple[Stage, ...]
-    """Stages. Finding the named object among several is learnt within some hundred steps of short texts, but not within a
-    thousand steps of the mixture."""
+    """Stages. Models learn to find the named object among several in a few hundred steps on short texts, but not in a
+    thousand steps on the mixture."""
     pace: float = 1.0
     """Factor on the learning rate."""
     level: float = 0.3
@@ -471,7 +471,7 @@ def train_cycle(
 
 @torch.no_grad()
 def held_out_loss(recipe: Recipe, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, seed: int) -> float:
-    """Return nats per answer token (causal: per weighted token) on 2,000 documents of another seed."""
+    """Return nats per answer token (causal: per weighted token) on 2,000 documents with a different seed."""
     random = Random(seed)
     examples = [recipe.example(tokenizer, random, document) for document in documents(seed, 2000)]
     groups = list(batches(examples, 8000, random))
@@ -483,7 +483,7 @@ def held_out_loss(recipe: Recipe, model: PreTrainedModel, tokenizer: PreTrainedT
 def main() -> None:
     """Read the command line and train."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"which of {' and '.join(RECIPES)} (default: both)")
+    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"any of {' and '.join(RECIPES)} (default: both)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--batch-tokens", type=int, default=2500)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
@@ -491,7 +491,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=STARTER)
     arguments = parser.parse_args()
     if unknown := set(arguments.models) - set(RECIPES):
-        parser.error(f"no model is called {', '.join(sorted(unknown))}; there are {', '.join(RECIPES)}")
+        parser.error(f"unknown model {', '.join(sorted(unknown))}; available: {', '.join(RECIPES)}")
     torch.set_num_threads(arguments.threads)
     console = Console()
     for name in arguments.models or list(RECIPES):

@@ -1,13 +1,13 @@
-"""Digests of short trainings, one of each experiment family, to compare before and after a refactoring.
+"""Digests of short training runs, one per experiment family, to compare before and after a refactoring.
 
 python -m scripts.trajectories --jobs 2 --output before.jsonl
-python -m scripts.trajectories --jobs 2 --output after.jsonl --compare before.jsonl   # exits 1 where they differ
+python -m scripts.trajectories --jobs 2 --output after.jsonl --compare before.jsonl   # exits with 1 if they differ
 
-Each row runs Groundling's command line on the CPU, with one thread and a fixed seed, in a folder of its own. This
-script imports nothing of the package: a table depends only on commands, config keys, and files in a run's folder.
-Compare tables of one machine; another processor rounds differently.
+Each row runs Groundling's command line on the CPU, with one thread and a fixed seed, in its own folder. This
+script imports nothing from the package: a table depends only on commands, config keys, and files in a run's folder.
+Compare tables from the same machine only; other processors round differently.
 
-Each command runs in a process forked from this one, which has imported PyTorch and Transformers once for all.
+Each command runs in a process forked from this one, which imports PyTorch and Transformers once for all of them.
 """
 
 import argparse
@@ -39,7 +39,7 @@ Row = dict[str, Any]
 
 
 def read_rows() -> dict[str, list[list[str]]]:
-    """Return the words of each row's commands, from trajectories.yaml."""
+    """Return the arguments of each row's commands, from trajectories.yaml."""
     table = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
     names: dict[str, str] = {}
     for name, text in table["words"].items():
@@ -60,7 +60,7 @@ _SHOWN = ("return_mean", "loss", "policy_loss", "entropy", "probability", "valid
 
 
 def run_row(name: str, folder: Path) -> Row:
-    """Run a row's commands in ``folder``; return digests and figures, or the error."""
+    """Run a row's commands in ``folder``; return digests and metrics, or the error."""
     folder.mkdir(parents=True)
     for words in ROWS[name]:
         process = multiprocessing.get_context("fork").Process(target=_run, args=(words, folder))
@@ -78,9 +78,9 @@ def run_row(name: str, folder: Path) -> Row:
 
 
 def _run(words: list[str], folder: Path) -> None:
-    """Become ``python -m groundling`` with these words, or torchrun with two such processes."""
+    """Become ``python -m groundling`` with these arguments, or torchrun with two such processes."""
     os.chdir(folder)
-    os.environ["XDG_CACHE_HOME"] = str(folder / "cache")  # where a stopped evaluation would be continued from
+    os.environ["XDG_CACHE_HOME"] = str(folder / "cache")  # from which a stopped evaluation would continue
     with Path("log.txt").open("a") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
@@ -106,7 +106,7 @@ def read_figures(folder: Path) -> dict[str, Any]:
 
 
 def _weights(folder: Path) -> list[str]:
-    """Hash each tensor of the models below ``folder``; in an order that does not depend on the tensors' names."""
+    """Hash each tensor of the models below ``folder``, in an order that does not depend on the tensors' names."""
     files = [path for path in folder.rglob("*.safetensors") if not _STATE.search(path.name)]
     tensors = [tensor for path in files for tensor in load_file(path).values()]
     return sorted({_digest([f"{one.dtype}{one.shape}", one.tobytes().hex()]) for one in tensors})
@@ -126,7 +126,7 @@ def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def differences(old: Row, new: Row) -> str | None:
-    """Describe how two rows differ: the first figures, and the largest relative difference; None if they are equal."""
+    """Describe how two rows differ: the first values, and the largest relative difference; None if they are equal."""
     if "error" in old or "error" in new:
         return None if "error" in old and "error" in new else f"error: {new.get('error', old.get('error'))}"
     parts = [key for key in ("metrics", "weights") if old[key] != new[key]]
@@ -141,7 +141,7 @@ def differences(old: Row, new: Row) -> str | None:
 
 
 def show(row: Row) -> str:
-    """Format a row for the terminal: digests, and last figures of the run."""
+    """Format a row for the terminal: digests, and the run's last metrics."""
     if "error" in row:
         return f"{row['row']:22} failed: {row['error']}"
     rows = row["figures"]["run/metrics.jsonl"]
@@ -151,7 +151,7 @@ def show(row: Row) -> str:
 
 
 def _prepare() -> None:
-    """Set what every command inherits, and import the large libraries."""
+    """Set the environment that every command inherits, and import the large libraries."""
     os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
     sys.dont_write_bytecode = False
     sys.path.insert(0, str(ROOT / "src"))

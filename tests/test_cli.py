@@ -90,7 +90,7 @@ def test_list_gives_an_overview_and_finds(capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr().out.startswith("agents (1):\n  explorer")
     assert main(["list", "policies", "--search", "drrn"]) == 0
     assert capsys.readouterr().out.startswith("policies (1):\n  drrn")
-    assert "nothing of policies has stairs" in _error(capsys, "list", "policies", "--search", "stairs")
+    assert "nothing in policies has stairs" in _error(capsys, "list", "policies", "--search", "stairs")
 
 
 def test_agents_and_experiments_are_evaluated_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -194,7 +194,7 @@ def test_other_mistakes_are_reported_in_one_line(
     assert "held-out" in _error(capsys, "evaluate", str(trained), "--suite", "heldout")
     assert "config.yaml" in _error(capsys, "evaluate", str(tmp_path))
     assert "config.yaml" in _error(capsys, "report", str(tmp_path))
-    assert "modules are looked for in this folder" in _error(capsys, "list", "--import", "no_such_module")
+    assert "modules are searched for in the current folder" in _error(capsys, "list", "--import", "no_such_module")
     assert "as in --import doors" in _error(capsys, "list", "--import", "tests/envs/doors.py")
     assert "as in doors:Doors" in _error(capsys, "check-env", "doors.Doors")
     assert "did you mean 'Doors'" in _error(capsys, "check-env", "tests.envs.doors:Dors")
@@ -238,15 +238,18 @@ def test_options_may_follow_overrides(tmp_path: Path, capsys: pytest.CaptureFixt
     [
         (
             ["collect", "bot", "--episodes", "1", "--length", "4", "--output", "d"],
-            "length does nothing with --episodes",
+            "length has no effect with --episodes",
         ),
         (
             ["collect", "bot", "--pairs", "1", "--only-success", "--output", "d"],
-            "only-success does nothing with --pairs",
+            "only-success has no effect with --pairs",
         ),
-        (["check-env", "BabyAI-GoToLocal-v0", "--config-dir", "."], "config-dir does nothing without --experiment"),
-        (["check-env", "BabyAI-GoToLocal-v0", "training.steps=5"], "takes settings of world, policy and model"),
-        (["evaluate", "demo-easy", "--jobs", "2"], "jobs does nothing with one suite"),
+        (["check-env", "BabyAI-GoToLocal-v0", "--config-dir", "."], "config-dir has no effect without --experiment"),
+        (
+            ["check-env", "BabyAI-GoToLocal-v0", "training.steps=5"],
+            "accepts only overrides of world, policy and model",
+        ),
+        (["evaluate", "demo-easy", "--jobs", "2"], "jobs has no effect with one suite"),
     ],
 )
 def test_options_without_effect_are_refused(

@@ -126,7 +126,7 @@ def test_doctor_finds_versions_that_do_not_suit(
     asked = ["torch>=2.6", "transformers>=5.3", "transformers>=9; extra == 'dev'", "minigrid>=3"]
     monkeypatch.setattr(importlib.metadata, "requires", lambda name: asked)
     status, checks = _doctor(capsys)
-    assert status == 1 and checks["torch"] == "NO 2.5.1+cpu, and groundling needs >=2.6: run make install"
+    assert status == 1 and checks["torch"] == "NO 2.5.1+cpu, but groundling needs >=2.6: run make install"
     assert checks["transformers"].startswith("NO 5.3.0rc1") and checks["minigrid"] == "ok 3.0.0"
 
 

@@ -85,7 +85,7 @@ def test_every_phase_writes_the_input_of_the_next(folder: Path) -> None:
     rows = read_metrics(motif / "agent")
     assert [row["step"] for row in rows] == [16, 32] and rows[1]["intrinsic_return"] is not None
     page = (motif / "agent" / "report.html").read_text(encoding="utf-8")
-    assert page.count('alt="what the agent sees at moment') == 6 and "normalised reward" in page and "explorer" in page
+    assert page.count('alt="what the agent sees at step') == 6 and "normalised reward" in page and "explorer" in page
     returns = json.loads((motif / "returns.json").read_text(encoding="utf-8"))
     (curve,) = returns["NetHackScore-v1"]["motif-laptop"]
     assert curve["seed"] == 1 and curve["timesteps"] == [r["step"] for r in rows if r["return_mean"] is not None]
@@ -187,7 +187,7 @@ def test_a_trained_agent_records_pairs_and_is_watched_again(
     [
         (["train", "motif/laptop", "run_dir=none", "reward.reward_model.args.path=none/there"], "distill"),
         (["collect", "random", "world.env=NetHackScore-v1", "--episodes", "3", "--output", "x"], "--pairs"),
-        (["collect", "random,explorer", "--pairs", "3", "--output", "x"], "another world"),
+        (["collect", "random,explorer", "--pairs", "3", "--output", "x"], "different worlds"),
         (["collect", "random", "--output", "x"], "--episodes"),
         (["evaluate", "random", "world.env=NetHackScore-v1", "--suite", "french"], "held-out"),
         (["evaluate", "expert", "world.env=NetHackScore-v1"], "expert cannot play"),

@@ -153,11 +153,11 @@ def test_lamorels_ppo_on_tokens_is_a_writer(tmp_path: Path) -> None:
     assert config.algorithm.args["kl_coefficient"] == 0.1
     for note in ("kl_coef=0.1", "skip_ratio_spikes: no effect", "task: no effect"):
         assert f"{RL}.{note}" in "\n".join(notes)
-    for given, message in (("strings=turn", "list of texts"), ("max_ep_len=0", "no token to write")):
+    for given, message in (("strings=turn", "list of strings"), ("max_ep_len=0", "no token to write")):
         with pytest.raises(ConfigError, match=message):
             read(file, [*words, f"{RL}.{given}"])
     _, notes = read(write(tmp_path, "lamorel-ppo"), [*words, f"{RL}.kl_coef=0.1"])
-    assert any(f"{RL}.kl_coef" in note and f"{RL}.strings asks for" in note for note in notes)
+    assert any(f"{RL}.kl_coef" in note and f"{RL}.strings selects" in note for note in notes)
 
 
 @pytest.mark.parametrize("name", [*NEEDED, *EXAMPLES])
@@ -170,7 +170,7 @@ def test_every_entry_of_the_shipped_files_is_known(name: str, tmp_path: Path) ->
     ("name", "message"),
     [
         ("lamorel-saycan", r"SayCan plans .*LanguageModel.score.*docs/migration/lamorel.md"),
-        ("lamorel-bare", r"give rl_script_args\.name_environment=BabyAI-MixedTrainLocal-v0"),
+        ("lamorel-bare", r"set rl_script_args\.name_environment=BabyAI-MixedTrainLocal-v0"),
     ],
 )
 def test_a_file_without_an_env_says_what_to_add(name: str, message: str, tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_a_file_without_an_env_says_what_to_add(name: str, message: str, tmp_pat
         ("loading_path=old", "pickled"),
         ("seed=[", "key=value"),
         ("action_space=drop", "must be a list"),
-        ("lr=[1]", "must be one value"),
+        ("lr=[1]", "must be a single value"),
         ("value_loss_coef=half", "value_loss_coef must be a number, got 'half'"),
     ],
 )
@@ -260,7 +260,7 @@ def test_a_french_run_is_french_throughout(tmp_path: Path) -> None:
     assert config.world.language == "french" and config.world.actions == [
         *("tourner à gauche", "tourner à droite", "aller tout droit", "ramasser", "lâcher", "basculer")
     ]
-    assert config.world.probes is None and "template_test: left out" in notes
+    assert config.world.probes is None and "template_test: ignored" in notes
     config, _ = _glam(tmp_path, "language=french", "action_space=[gauche,droite,avancer]")
     assert config.world.actions == ["gauche", "droite", "avancer"]
     with pytest.raises(GroundlingError, match="cannot translate the action 'sleep' to french"):

@@ -93,7 +93,7 @@ def test_defaults_are_the_originals(write: Callable[..., Path]) -> None:
     assert made.policy.args["mask_type"] == "learned_top_k"
     assert "min_tokens_to_keep" not in made.policy.args  # which is of a top-p mask
     assert made.algorithm.args["target_update_iterations"] == 1000
-    assert sum("env.args.max_prompt_length is not given" in note for note in notes) == 1
+    assert sum("env.args.max_prompt_length is not set" in note for note in notes) == 1
 
 
 def test_nlpos_mask_belongs_to_the_policy_and_its_refresh_to_the_algorithm(write: Callable[..., Path]) -> None:
@@ -104,7 +104,7 @@ def test_nlpos_mask_belongs_to_the_policy_and_its_refresh_to_the_algorithm(write
     assert (args["gae_lambda"], args["value_coefficient"]) == (0.9, 0.2)
     assert "context_start_token" not in made.policy.args  # the model is causal
     all_notes = "\n".join(notes)
-    assert "context_start_token=0: left out" in all_notes and "mask model is refreshed" in all_notes
+    assert "context_start_token=0: ignored" in all_notes and "mask model is refreshed" in all_notes
 
 
 def test_algorithms_keep_the_originals_defaults(write: Callable[..., Path]) -> None:
@@ -201,7 +201,7 @@ def test_summaries_may_be_post_processed(write: Callable[..., Path]) -> None:
             ("alg.args.n_step=1", "'alg.args.n_steps'"),
             ("alg.policy.args.topmask=1", "'alg.policy.args.top_mask'"),
             ("train_evaluation.n_iter=1", "'train_evaluation.n_iters'"),
-            ("alg.args.learning_rate=1,2", "give one value"),
+            ("alg.args.learning_rate=1,2", "expected one value"),
             ("alg.args.learning_rate=[", "key=value"),
             ("alg.args.n_steps=many", "alg.args.n_steps must be a whole number.*many"),
             ("alg.args.learning_rate=fast", "learning_rate.*fast"),
@@ -216,8 +216,8 @@ def test_summaries_may_be_post_processed(write: Callable[..., Path]) -> None:
             ("alg.policy.args.generation_kwargs.topk=4", "'top_k'"),
             ("train_evaluation.generation_kwargs.num_beam=4", "'num_beams'"),
             ("train_evaluation.metrics=[rouge]", "id: …"),
-            ("~env.args.max_episode_length", "give env.args.max_episode_length"),
-            ("~alg.id", "give alg.id"),
+            ("~env.args.max_episode_length", "add env.args.max_episode_length"),
+            ("~alg.id", "add alg.id"),
         ],
     ),
 )
@@ -238,8 +238,8 @@ def test_an_unknown_entry_of_a_file_names_the_nearest(write: Callable[..., Path]
         (None, "there is no"),
         ("a: [1, 2", "cannot read"),
         ("- x", "cannot read"),
-        ("name: x", "no config of GLAM or Lamorel .* or of RL4LMs"),
-        ("alg: {id: ppo}", "no config of GLAM or Lamorel .* or of RL4LMs"),
+        ("name: x", "neither a GLAM or Lamorel config .* nor an RL4LMs"),
+        ("alg: {id: ppo}", "neither a GLAM or Lamorel config .* nor an RL4LMs"),
     ],
 )
 def test_other_files_are_refused_in_one_line(
@@ -262,7 +262,7 @@ def test_arguments_of_adamw_are_read(write: Callable[..., Path]) -> None:
     for name in ("lr", "fused"):
         assert sum(f"{key}.{name}: no effect here" in note for note in notes) == 1
     for wrong in ("amsgrad: true", "betas: 0.9", "momentum: 0.9"):
-        with pytest.raises(ConfigError, match=rf"{key}.*of AdamW's arguments eps and betas"):
+        with pytest.raises(ConfigError, match=rf"{key}.*only AdamW's arguments eps and betas"):
             read(Path(path), [f"{key}={{{wrong}}}"])
     for empty in ("{}", "null"):
         assert read(Path(path), [f"{key}={empty}"])[0].algorithm.args["adam_epsilon"] == 1e-8

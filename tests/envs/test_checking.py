@@ -123,8 +123,8 @@ def test_texts_with_equal_tokens_are_reported() -> None:
     played = RandomPlay(texts={kind: dict.fromkeys(texts) for kind, texts in texts.items()})
     policy: Any = SimpleNamespace(lm=lm)
     assert [text.split(";")[0] for text in texts_alike(policy, played)] == [
-        "the model cannot distinguish these actions, whose tokens are equal: 'open {' and 'open }'",
-        r"the model cannot distinguish these observations, whose tokens are equal: '@\n +' and '@ +'",
+        "the model cannot distinguish these actions, whose tokens are identical: 'open {' and 'open }'",
+        r"the model cannot distinguish these observations, whose tokens are identical: '@\n +' and '@ +'",
     ]
 
 
@@ -132,7 +132,7 @@ def test_texts_with_equal_tokens_are_reported() -> None:
     ("count", "message"),
     [
         (8, "over 2 of 16 lists (at most 20 actions are scored)"),
-        (30, "these 30 actions are not scored: at most 20 are"),
+        (30, "these 30 actions are not scored: the limit is 20"),
     ],
 )
 def test_a_limited_number_of_actions_is_scored(
@@ -146,11 +146,11 @@ def test_a_limited_number_of_actions_is_scored(
 
 def test_findings_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check-env", "tests.envs.doors:Doors", "world.history=1"]) == 0
-    assert "what a model reads after 1 actions" in capsys.readouterr().out
+    assert "the model's prompt after 1 actions" in capsys.readouterr().out
     assert main(["check-env", "tests.envs.doors:Doors"]) == 0
     printed = capsys.readouterr().out
-    assert "Goal of the agent: open" in printed and "1 to 5 at a step" in printed
-    assert "what it prefers, untrained: " in printed and "entropy (action_scoring, untrained)" in printed
+    assert "Goal of the agent: open" in printed and "1 to 5 per step" in printed
+    assert "its preferences before training: " in printed and "entropy (action_scoring, untrained)" in printed
     assert "a run in this env can be resumed exactly" in printed
 
 

@@ -146,7 +146,7 @@ def test_a_study_summarises_it(tmp_path: Path) -> None:
 def test_the_report_shows_it(evaluated: Path, tmp_path: Path) -> None:
     assert main(["report", str(evaluated), "--output", str(tmp_path / "report.html")]) == 0
     page = (tmp_path / "report.html").read_text()
-    for text in ("<td>first named</td>", "Original and changed missions", "first thing is the named one"):
+    for text in ("<td>first named</td>", "Original and changed missions", "first object is the named one"):
         assert text in page
     assert "<mark>the " in page and "First interaction: with " in page
     assert "<td>swapped</td>" in page
@@ -157,7 +157,7 @@ def test_the_report_shows_it(evaluated: Path, tmp_path: Path) -> None:
         success = one["figures"]["success"]
         assert f"<th>{agent}</th>" in table
         assert f"<td>{number(success['value'])}<small>" in table.partition("<td>swapped<small>")[2]
-    assert page.count("<summary>All figures: ") == len(list((evaluated / "evaluation").glob("*.json")))
+    assert page.count("<summary>All metrics: ") == len(list((evaluated / "evaluation").glob("*.json")))
 
 
 def test_controls_of_another_world_are_not_compared_with_the_runs(evaluated: Path, tmp_path: Path) -> None:

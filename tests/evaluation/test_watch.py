@@ -46,7 +46,7 @@ def test_a_frame_is_drawn_with_its_text_next_to_its_picture() -> None:
 
 def test_a_long_film_keeps_its_last_frame(tmp_path: Path) -> None:
     film = GifWriter()
-    with pytest.raises(RunError, match="no moment"):
+    with pytest.raises(RunError, match="no frame"):
         film.save(tmp_path / "none.gif")
     for number in range(1000):
         film.add(Frame([str(number)], summary=Summary("end") if number == 999 else None))

@@ -56,7 +56,7 @@ def test_work_continues_without_output(line: str, problem: str | None, tmp_path:
 def test_a_command_that_only_prints_fails_without_output(tmp_path: Path) -> None:
     done = _shell("$G list judges > /dev/full", tmp_path)
     assert done.returncode == 1 and done.stderr.count("\n") == 1
-    assert done.stderr.startswith("error: standard output cannot be written")
+    assert done.stderr.startswith("error: cannot write to standard output")
 
 
 def test_log_records_of_libraries_are_plain(caplog: pytest.LogCaptureFixture) -> None:

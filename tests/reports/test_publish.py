@@ -209,7 +209,7 @@ def test_a_reward_model_unused_in_training_is_not_published(
             assert "warning" not in warning
         else:
             assert warning.count("\n") == 1
-            assert f"reward.taste.args.path={taste} is left out, since {newest} was not trained with" in warning
+            assert f"reward.taste.args.path={taste} is not published, since {newest} was not trained with" in warning
 
 
 def test_a_card_has_the_notes_of_its_evaluations(run_dir: Path, tmp_path: Path) -> None:

@@ -206,9 +206,9 @@ def test_the_command_writes_forms_and_reads_answers(tmp_path: Path, capsys: pyte
     assert sum(float(line.split()[3]) for line in lines[1:3]) == pytest.approx(1, abs=2e-3)
     for vain in (["--pairwise"], files):
         assert main(["rate", str(folder), *vain, "--answers", *answers]) == 1
-        assert "leave --pairwise and SYSTEM=FILE out" in capsys.readouterr().err
+        assert "remove --pairwise and SYSTEM=FILE" in capsys.readouterr().err
     assert main(["rate", str(tmp_path / "other"), "ppo"]) == 1
-    assert "as ppo=predictions.jsonl" in capsys.readouterr().err
+    assert "as in ppo=predictions.jsonl" in capsys.readouterr().err
 
 
 def test_predictions_of_runs_with_any_text_are_read(tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_a_draw_is_repeatable_and_only_of_common_samples(tmp_path: Path) -> None
 def test_bad_predictions_are_reported(tmp_path: Path) -> None:
     good = _predictions(tmp_path, "ppo")
     form = tmp_path / "form"
-    with pytest.raises(ConfigError, match="num_samples=50: there are 6"):
+    with pytest.raises(ConfigError, match="num_samples=50: expected 1 to 6"):
         write_form("likert", {"ppo": good}, form)
     with pytest.raises(ConfigError, match="two systems and their predictions, got ppo"):
         write_form("pairwise", {"ppo": good}, form)
@@ -247,7 +247,7 @@ def test_bad_predictions_are_reported(tmp_path: Path) -> None:
     with pytest.raises(GroundlingError, match=r"broken\.jsonl:1 .*prompt and generation"):
         write_form("likert", {"ppo": broken}, form)
     broken.write_text('{"prompt": "a", "generation": "b"}\n' * 2)
-    with pytest.raises(GroundlingError, match=r"broken\.jsonl:2: sample 'a' comes twice"):
+    with pytest.raises(GroundlingError, match=r"broken\.jsonl:2: sample 'a' occurs twice"):
         write_form("likert", {"ppo": broken}, form)
     broken.write_text('{"prompt": "a", "generation": "b"}\n')
     with pytest.raises(GroundlingError, match="ppo, x have no sample in common"):
@@ -262,7 +262,7 @@ def test_bad_predictions_are_reported(tmp_path: Path) -> None:
         write_form("likert", {"x": broken}, form, num_samples=1)
     assert not form.exists()
     write_form("likert", {"ppo": good}, form, num_samples=2)
-    with pytest.raises(ConfigError, match="holds a form already"):
+    with pytest.raises(ConfigError, match="already contains a form"):
         write_form("likert", {"ppo": good}, form, num_samples=2)
 
 

@@ -45,7 +45,7 @@ def test_an_interrupted_study_continues_without_repeating_anything(
     assert main(study_command(study)) == 0
     output = capsys.readouterr().out
     assert "[1/6] quick-seed1: evaluating" in output and "[5/6] slow-seed2: training" in output
-    assert "[6/6] random-seed2" in output and "without the tests other-nouns" in output
+    assert "[6/6] random-seed2" in output and "skipping the tests other-nouns" in output
     assert (runs / "quick-seed1" / "metrics.jsonl").read_bytes() == first
     assert sorted(path.name for path in out.iterdir()) == sorted(FILES + FIGURES)
 
@@ -91,7 +91,7 @@ def test_a_baseline_that_cannot_play_is_left_out_and_nothing_is_played_twice(
     monkeypatch.setattr(study_module, "evaluate", None)
     assert main(study_command(study, *few)) == 0
     assert main(["report", str(study.parent / "runs" / "quick-seed1")]) == 0
-    assert "expert is left out: " in (study.parent / "runs" / "quick-seed1" / "report.html").read_text()
+    assert "expert is omitted: " in (study.parent / "runs" / "quick-seed1" / "report.html").read_text()
 
 
 @THOROUGH

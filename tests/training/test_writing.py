@@ -151,7 +151,7 @@ def test_a_run_resumes_validates_and_is_evaluated(tmp_path: Path, capsys: pytest
     assert rows == read_rows(tmp_path / "stopped" / "validation.jsonl")
     assert main(["evaluate", str(tmp_path / "whole"), "--split", "test", "--episodes", "200"]) == 0
     printed = capsys.readouterr().out
-    assert "zero-shot" in printed and "test has no more than 3 texts" in printed
+    assert "zero-shot" in printed and "test has only 3 texts" in printed
     written = tmp_path / "whole" / "predictions" / "test-trained.jsonl"
     row = json.loads(written.read_text().split("\n")[0])
     assert {"sample_id", "prompt", "generation", "references", "metrics"} == set(row)

@@ -1,4 +1,4 @@
-"""`groundling annotate`: ask a judge which of two segments it prefers, for all pairs of a dataset."""
+"""`groundling annotate`: query a judge for its preferred segment of each pair in a dataset."""
 
 import argparse
 import re
@@ -22,28 +22,28 @@ def add_parser(commands: Commands) -> None:
         commands,
         "annotate",
         run,
-        "ask a judge which segment of each pair it prefers",
+        "query a judge for the preferred segment of each pair",
         examples="""
-        groundling annotate data/pairs --name rules --judge rules                          a table of rules
+        groundling annotate data/pairs --name rules --judge rules                          a rule-based judge
         groundling annotate data/pairs --name llama --judge openai model=llama base_url=http://localhost:8000/v1
         """,
     )
-    add, text = parser.add_argument, "a folder of preference pairs, in either format"
+    add, text = parser.add_argument, "a folder of preference pairs, in Motif or Parquet format"
     add("dataset", type=Path, help=text)
-    text = "rules (default), openai model=NAME base_url=URL, transformers model=NAME, score, return, random, or yours"
+    text = "rules (default), openai model=ID base_url=URL, transformers model=ID, score, return, random or your own"
     add("--judge", nargs="+", default=["rules"], metavar=("ID", "key=value"), help=text)
-    text = "one of the world's goals ('Judges' in the docs), or a sentence of yours (default: the world's first)"
+    text = "one of the world's goals (see 'Judges' in the docs) or your own sentence (default: the first)"
     add("--goal", metavar="GOAL", help=text)
     add("--prompt", default="default", help="one of the world's prompts (default: %(default)s)")
-    text = "your own instructions as a text file; {goal} stands for the goal"
+    text = "a text file with your own instructions, in which {goal} stands for the goal"
     add("--question", type=Path, metavar="FILE", help=text)
-    add("--blstats", action="store_true", help="show the judge the state of NetHack's player, too")
+    add("--blstats", action="store_true", help="also show the judge the player's state in NetHack")
     add("--both-orders", action="store_true", help="ask about each pair in both orders")
-    add("--name", help="name of the labels in the dataset (default: derived from judge, goal and prompt)")
-    add("--store", type=Path, metavar="FOLDER", help="folder of the answers (default: DATASET/answers)")
-    add("--chunks", type=positive, default=1, metavar="N", help="share the work among N processes")
-    add("--chunk", type=int, metavar="I", help="this process's share of the work, from 0 to N-1")
-    text = "print the number of requests, tokens, time and cost; ask and write nothing"
+    add("--name", help="name of the labels in the dataset (default: derived from the judge, goal and prompt)")
+    add("--store", type=Path, metavar="FOLDER", help="folder of the stored answers (default: DATASET/answers)")
+    add("--chunks", type=positive, default=1, metavar="N", help="split the work into N chunks, one per process")
+    add("--chunk", type=int, metavar="I", help="the chunk that this process annotates, from 0 to N-1")
+    text = "print the number of requests, tokens, time and cost; send and write nothing"
     add("--dry-run", action="store_true", help=text)
 
 
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     console = make_console()
     if isinstance(judge, FigureJudge):
         unused = ("chunks", "chunk", "prompt", "goal", "question", "blstats", "both_orders", "store")
-        refuse_unused(arguments, f"with --judge {arguments.judge[0]}, which asks no question", *unused)
+        refuse_unused(arguments, f"with --judge {arguments.judge[0]}, which sends no requests", *unused)
         return _label(pairs, judge, arguments, console)
     fields = {"prompt": arguments.prompt, "blstats": arguments.blstats, "world": pairs.world}
     fields |= {"goal": arguments.goal} if arguments.goal else {}
@@ -72,13 +72,13 @@ def run(arguments: argparse.Namespace) -> int:
     estimate = annotation.estimate(chunk, arguments.chunks)
     console.print("\n".join(describe_estimate(estimate)))
     if arguments.dry_run:
-        console.print("nothing was asked or written")
+        console.print("no requests were sent and nothing was written")
         return 0
     return _annotate(annotation, name, chunk, arguments.chunks, estimate.requests, console)
 
 
 def make_judge(words: list[str]) -> "Judge | FigureJudge":
-    """Create a judge from its id and ``key=value`` words."""
+    """Create a judge from its id and ``key=value`` arguments."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
@@ -90,7 +90,7 @@ def make_judge(words: list[str]) -> "Judge | FigureJudge":
     id, *rest = words
     for word in rest:
         if not re.match(r"[a-z_][\w.]*=", word):
-            # It may be an API key, so only its beginning is shown.
+            # It may be an API key, so only its first characters are shown.
             raise ConfigError(f"--judge {id}: expected key=value, got {word[:4]!r}…")
         check_plain(word, f"--judge {id}")
     try:
@@ -107,18 +107,18 @@ def make_judge(words: list[str]) -> "Judge | FigureJudge":
 
 
 def describe_estimate(estimate: "AnnotationEstimate") -> list[str]:
-    """Describe the work and the cost of an annotation, in lines."""
+    """Return lines that describe the work and cost of an annotation."""
     lines = [
-        f"pairs       {estimate.rows:,}, of which {estimate.identical:,} show the same twice (ties, not asked)",
+        f"pairs       {estimate.rows:,}, of which {estimate.identical:,} have identical segments (ties, not sent)",
         f"distinct    {estimate.distinct:,} unordered pairs",
-        f"to ask      {estimate.requests:,} requests here; {estimate.known:,} answers of this judge are stored",
+        f"requests    {estimate.requests:,} to send; {estimate.known:,} answers of this judge are already stored",
     ]
     if estimate.requests and (estimate.prompt_tokens or estimate.completion_tokens):
         read, written = estimate.prompt_tokens, estimate.completion_tokens
-        lines.append(f"tokens      about {read:,} read and {written:,} written")
+        lines.append(f"tokens      about {read:,} input and {written:,} output")
     if estimate.requests:
         seconds = estimate.seconds
-        time_needed = "known after the first answers" if seconds is None else f"about {duration(seconds)}"
+        time_needed = "unknown until the first answers arrive" if seconds is None else f"about {duration(seconds)}"
         lines.append(f"time        {time_needed}")
     if estimate.cost is not None:
         lines.append(f"cost        about {estimate.cost:,.2f}")
@@ -126,24 +126,24 @@ def describe_estimate(estimate: "AnnotationEstimate") -> list[str]:
 
 
 def describe_summary(summary: "AnnotationSummary") -> list[str]:
-    """Describe the results of an annotation, in lines."""
+    """Return lines that describe the results of an annotation."""
     rows = sum(summary.labels.values())
     counts = " · ".join(f"{name} {count:,}" for name, count in summary.labels.items())
     lines = [f"labels      {counts} (of {rows:,})"]
     if summary.answered:
         rate = summary.invalid / summary.answered
-        lines.append(f"answers     {summary.answered:,}, of which {summary.asked:,} now; invalid {rate:.1%}")
+        lines.append(f"answers     {summary.answered:,}, of which {summary.asked:,} are new; {rate:.1%} are invalid")
     if summary.first_rate is not None:
         rate = summary.first_rate
-        lines.append(f"position    the segment shown first wins {rate:.1%} of the verdicts except ties")
+        lines.append(f"position    the segment shown first wins {rate:.1%} of the verdicts, excluding ties")
     if summary.inconsistent is not None:
         rate = summary.inconsistent
-        lines.append(f"both orders {rate:.1%} of the pairs get another verdict when swapped")
+        lines.append(f"both orders {rate:.1%} of the pairs get a different verdict when swapped")
     if summary.prompt_tokens or summary.completion_tokens:
         read, written = summary.prompt_tokens, summary.completion_tokens
-        lines.append(f"tokens      {read:,} read, {written:,} written in all")
+        lines.append(f"tokens      {read:,} input, {written:,} output in total")
     if summary.cost is not None:
-        lines.append(f"cost        {summary.cost:,.2f} in all")
+        lines.append(f"cost        {summary.cost:,.2f} in total")
     return lines
 
 
@@ -153,12 +153,12 @@ def _annotate(annotation: "Annotation", name: str, chunk: int, chunks: int, requ
         summary = annotation.run(name, chunk=chunk, chunks=chunks, on_answer=lambda answer: on_answer())
     console.print("\n".join(describe_summary(summary)))
     if summary.written:
-        console.print(f"written as {name!r} into {annotation.pairs.folder}")
+        console.print(f"labels {name!r} written to {annotation.pairs.folder}")
     else:
-        console.print("no labels were written: there is no verdict yet")
-    again = "the same command asks for them again"
+        console.print("no labels were written, since there is no verdict yet")
+    again = "run the same command again to retry"
     if summary.failed:
-        warn(f"{summary.failed:,} requests got no answer (the first: {summary.first_failure}): {again}")
+        warn(f"{summary.failed:,} requests failed (first failure: {summary.first_failure}): {again}")
     elif summary.invalid:
         example = f", such as {summary.invalid_reply!r}" if summary.invalid_reply else ""
         warn(f"{summary.invalid:,} answers have no valid verdict{example}; {again}")
@@ -166,7 +166,7 @@ def _annotate(annotation: "Annotation", name: str, chunk: int, chunks: int, requ
 
 
 def _label(pairs: "Pairs", judge: "FigureJudge", arguments: argparse.Namespace, console: "Console") -> int:
-    """Write labels that are computed from figures, without questions."""
+    """Write labels that are computed from recorded metrics, without sending requests."""
     name = arguments.name or arguments.judge[0]
     labels = judge.prefer(pairs)
     counts = ", ".join(
@@ -179,16 +179,16 @@ def _label(pairs: "Pairs", judge: "FigureJudge", arguments: argparse.Namespace, 
     provenance = {"judge": arguments.judge}
     if name in pairs.annotators() and pairs.read_provenance(name) != provenance:
         raise ConfigError(
-            f"{pairs.folder} already has labels {name!r} by another judge or program: choose another --name"
+            f"{pairs.folder} already has labels {name!r} by a different judge or program: choose a different --name"
         )
     pairs.write_provenance(name, provenance)
     pairs.write_preferences(name, labels)
-    console.print(f"written as {name!r} into {pairs.folder}")
+    console.print(f"labels {name!r} written to {pairs.folder}")
     return 0
 
 
 def _default_name(id: str, judge: "Judge", question: Any) -> str:
-    """Name labels as Motif's published files are named: judge and model, observation, goal, prompt."""
+    """Return a name in the style of Motif's published files: judge, model, observation, goal and prompt."""
     model = str(judge.identity().get("model") or "").rstrip("/").rpartition("/")[2]
     reads = question.subject.reads + ("_blstats" if question.blstats else "")
     prompt = "own" if question.instructions is not None else question.prompt

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _SHOWN_ACTIONS = 5
 _SHOWN_GROUPS = 3
-_MOST_READ = 1_000  # Maximum number of scored actions, of all lists; the starter model takes 10 s for 600
+_MOST_READ = 1_000  # Maximum number of actions scored over all lists; the starter model scores 600 in 10 s
 
 
 def add_parser(commands: Commands) -> None:
@@ -30,14 +30,14 @@ def add_parser(commands: Commands) -> None:
         commands,
         "check-env",
         run,
-        "check a text env of yours by random play, and show the prompts and preferences of a model",
+        "check your own text env by random play, and show a model's prompts and preferences",
         examples="""
-        groundling check-env my_module:MyEnv         a class of yours
-        groundling check-env BabyAI-GoToLocal-v0     an env that Gymnasium knows
+        groundling check-env my_module:MyEnv         your own class
+        groundling check-env BabyAI-GoToLocal-v0     an env registered with Gymnasium
         """,
     )
     add = parser.add_argument
-    add("env", help="MODULE:CLASS, a MODULE:FUNCTION that makes the env, or the env's id in Gymnasium")
+    add("env", help="MODULE:CLASS, a MODULE:FUNCTION that creates the env, or the env's Gymnasium id")
     text = "world.args={…}, world.actions=[…], world.history=N; for the agent model.path=…, policy.id=…, …"
     add_overrides(parser, text)
     text = "an experiment whose model and policy are used (default: the starter model scores the actions)"
@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
         refuse_unused(arguments, "without --experiment", "config_dir")
     for text in arguments.overrides:
         if not text.lstrip("+~").startswith(("world.", "policy.", "model.")):
-            raise ConfigError(f"check-env takes settings of world, policy and model, got {text!r}")
+            raise ConfigError(f"check-env accepts only overrides of world, policy and model, got {text!r}")
     config = _config(arguments)
     world: Any = config.world
     played = check_env(world.env, world.args, world.actions, history=world.history, num_episodes=arguments.episodes)
@@ -73,13 +73,13 @@ def run(arguments: argparse.Namespace) -> int:
             left -= len(observation.actions)
     preferred = preferences(policy, scored) if scored and isinstance(policy, PromptPolicy) else None
     for taken, observation in played.shown.items():
-        console.rule(f"what a model reads after {taken} actions", align="left")
+        console.rule(f"the model's prompt after {taken} actions", align="left")
         for prompt in policy.prompts([observation]) or ():
             console.print(prompt)
         place = next((i for i, one in enumerate(scored) if one is observation), None)
         if id(observation) in several and place is None:
             count = len(observation.actions)
-            console.print(f"these {count} actions are not scored: at most {_MOST_READ:,} are, of all lists")
+            console.print(f"these {count} actions are not scored: the limit is {_MOST_READ:,} over all lists")
         elif preferred is not None and place is not None:
             _print_likeliest(console, preferred.probabilities[place], observation.actions)
     console.rule("random play", align="left")
@@ -91,13 +91,13 @@ def run(arguments: argparse.Namespace) -> int:
         _warn_of_exploration(preferred, policy.exploration_advice())
     if played.resumed_after:
         steps = "one step" if played.resumed_after == 1 else f"{played.resumed_after} steps"
-        resumed = f"one that was left after {steps} continued as before: a run in this env can be resumed exactly"
+        resumed = f"one interrupted after {steps} continued identically: a run in this env can be resumed exactly"
         console.print(f"equal seeds gave equal episodes, and {resumed}")
     else:
         count = len(played.episodes)
         console.print(
-            f"equal seeds gave equal episodes; none of {count} at random had more than one step, so continuing in the "
-            "middle of one was not tested"
+            f"equal seeds gave equal episodes; none of {count} random episodes had more than one step, so resuming "
+            "in mid-episode was not tested"
         )
     return 0
 
@@ -113,7 +113,7 @@ def _config(arguments: argparse.Namespace) -> "Config":
 
 
 def texts_alike(policy: "Policy", played: "RandomPlay") -> Iterator[str]:
-    """Yield warnings of texts that the policy's language model reads as the same tokens."""
+    """Yield warnings about strings that the policy's language model reads as the same tokens."""
     from groundling.lm.tokens import indistinguishable
 
     lm = getattr(policy, "lm", None)
@@ -123,8 +123,8 @@ def texts_alike(policy: "Policy", played: "RandomPlay") -> Iterator[str]:
         if groups := indistinguishable(lm.tokenizer, list(texts)):
             shown = "; ".join(" and ".join(f"{text!r:.80}" for text in group[:2]) for group in groups[:_SHOWN_GROUPS])
             yield (
-                f"the model cannot distinguish these {kind}, whose tokens are equal: {shown}"
-                f"{'; …' if len(groups) > _SHOWN_GROUPS else ''}; write them in characters that its tokenizer has"
+                f"the model cannot distinguish these {kind}, whose tokens are identical: {shown}"
+                f"{'; …' if len(groups) > _SHOWN_GROUPS else ''}; use only characters that its tokenizer knows"
             )
 
 
@@ -132,24 +132,24 @@ def _print_likeliest(console: "Console", probabilities: "Tensor", actions: Seque
     likeliest = probabilities.topk(min(_SHOWN_ACTIONS, len(actions)))
     pairs = zip(likeliest.values.tolist(), likeliest.indices.tolist(), strict=True)
     rows = [(f"{probability:.3f}", actions[index]) for probability, index in pairs]
-    console.rule(f"what it prefers, untrained: {len(rows)} of {len(actions)} actions", align="left")
+    console.rule(f"its preferences before training: {len(rows)} of {len(actions)} actions", align="left")
     _print_table(console, rows)
 
 
 def _warn_of_exploration(preferred: "Preferences", advice: str | None) -> None:
-    """Warn if the untrained policy would hardly take some actions."""
+    """Warn if the untrained policy would hardly ever take some actions."""
     short, mend = preferred.short, "" if advice is None else f": {advice}"
     if short.are_nearly_all:
         warn(
-            f"the untrained policy gives {short.probability:.4f} of the probability to {short.share:.2f} of the "
-            f"actions, the short ones (at most half the longest one's words; {short.lists} lists), and will hardly "
-            f"explore the others{mend}"
+            f"the untrained policy assigns {short.probability:.4f} of the probability to the short actions, "
+            f"{short.share:.2f} of all actions (at most half as many words as the longest; {short.lists} lists), and "
+            f"will hardly explore the others{mend}"
         )
     elif preferred.rare:
         rarest = [f"{action!r} ({mean:.2g})" for action, mean in list(preferred.rare.items())[:_SHOWN_ACTIONS]]
         warn(
-            f"the untrained policy will hardly ever try {', '.join(rarest)}; in brackets the mean probability, at "
-            f"most a fiftieth of an even share{mend}"
+            f"the untrained policy will hardly ever try {', '.join(rarest)} (in brackets: the mean probability, at "
+            f"most 1/50 of a uniform policy's){mend}"
         )
 
 
@@ -173,14 +173,14 @@ def _figures(played: "RandomPlay") -> list[tuple[str, str]]:
         ("episodes", f"{count}, of {min(lengths)} to {max(lengths)} steps"),
         ("return", f"{min(returns):.4g} to {max(returns):.4g}"),
         ("successes", f"{sum(e.success for e in played.episodes)} of {count}, by {' and '.join(by)}"),
-        ("admissible actions", f"{played.fewest_actions} to {played.most_actions} at a step"),
+        ("admissible actions", f"{played.fewest_actions} to {played.most_actions} per step"),
         ("distinct actions", f"{len(played.texts['actions'])} seen"),
         ("speed", f"{played.steps / played.seconds:,.0f} steps/s, resets included"),
     ]
 
 
 def _registered(name: str) -> str:
-    """Return the id of an env; a class or function of a module is registered first."""
+    """Return the id of an env; register it first if it is a class or function of a module."""
     import gymnasium
 
     module_name, colon, attribute = name.partition(":")
@@ -189,22 +189,22 @@ def _registered(name: str) -> str:
     if not colon:
         hint = did_you_mean(name, gymnasium.registry, 0.7)
         raise ConfigError(
-            f"unknown env {name!r}: {hint}give a class of yours as MODULE:CLASS, as in doors:Doors, or add --import "
-            "MODULE, which registers it"
+            f"unknown env {name!r}: {hint}pass your class as MODULE:CLASS, as in doors:Doors, or add --import "
+            "MODULE if that module registers it"
         )
     sys.path.insert(0, str(Path.cwd()))  # as for --import
-    with foreign(f"the module {module_name}, as it was imported,"):
+    with foreign(f"importing the module {module_name}"):
         try:
             module: Any = import_module(module_name)
         except ModuleNotFoundError as error:
-            raise ConfigError(f"there is no module {error.name}: run the command in its folder") from error
+            raise ConfigError(f"there is no module {error.name}: run the command in the module's folder") from error
     if attribute in gymnasium.registry:
         return attribute
     factory = getattr(module, attribute, None)
     if not callable(factory):
         hint = did_you_mean(attribute, [*vars(module), *gymnasium.registry], 0.7)
         raise ConfigError(
-            f"{module_name} neither has {attribute} nor registers an env of that id{hint and ': '}{hint}".rstrip()
+            f"{module_name} neither defines {attribute} nor registers an env with this id{hint and ': '}{hint}".rstrip()
         )
     id = f"check-env/{attribute.replace('_', '-')}-v0"
     gymnasium.register(id, entry_point=factory)

@@ -18,32 +18,32 @@ def add_parser(commands: Commands) -> None:
         commands,
         "collect",
         run,
-        "record an agent's play as a dataset to learn from",
+        "record an agent's episodes or segments as a training dataset",
         examples="""
         groundling collect expert world.env=BabyAI-GoToLocal-v0 --episodes 2000 --output data/bot
         groundling collect explorer,random world.env=NetHackScore-v1 --pairs 50000 --output data/pairs
         """,
     )
-    text = "the agent that plays, named as for `groundling evaluate`; with --pairs several, as in explorer,random"
+    text = "the agent to record, named as for `groundling evaluate`; several with --pairs, as in explorer,random"
     parser.add_argument("agent", help=text)
     add_overrides(parser, "e.g. world.env=BabyAI-GoToLocal-v0")
     add_config_dir(parser)
-    parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="the dataset")
-    add = parser.add_argument_group("episodes of a text env, to clone").add_argument
-    add("--episodes", type=positive, help="number of episodes in all")
-    add("--only-success", action="store_true", help="keep only the episodes that succeed")
-    text = "share of the episodes for a validation split"
+    parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="folder of the dataset")
+    add = parser.add_argument_group("episodes of a text env, for behavioural cloning").add_argument
+    add("--episodes", type=positive, help="total number of episodes")
+    add("--only-success", action="store_true", help="keep only successful episodes")
+    text = "share of the episodes to put into a validation split"
     add("--validation", type=_fraction, default=0.0, metavar="SHARE", help=text)
-    title = "pairs of segments of play, or of texts, for `groundling annotate`"
+    title = "pairs of segments or texts, for `groundling annotate`"
     add = parser.add_argument_group(title).add_argument
-    add("--pairs", type=positive, help="number of pairs in all")
-    text = "steps of a segment, or episode for whole episodes (default: episode; in NetHack 1)"
+    add("--pairs", type=positive, help="total number of pairs")
+    text = "number of steps in a segment, or 'episode' for whole episodes (default: episode; in NetHack: 1)"
     add("--length", type=_length, help=text)
-    text = "record one segment of every STRIDE steps (default: the segment's length; in NetHack 10)"
+    text = "record one segment every STRIDE steps (default: the segment's length; in NetHack: 10)"
     add("--stride", type=positive, help=text)
-    text = "format of the dataset (default: parquet; in NetHack motif)"
+    text = "format of the dataset (default: parquet; in NetHack: motif)"
     add("--format", choices=("motif", "parquet"), help=text)
-    text = "in NetHack: also record screens and character, which Motif's own train_reward reads"
+    text = "in NetHack: also record the screens and the character, which Motif's own train_reward reads"
     add("--screens", action="store_true", help=text)
 
 
@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     from groundling.io.files import locked, output_lock
 
     if (arguments.pairs is None) == (arguments.episodes is None):
-        raise ConfigError("give the amount to collect: --episodes N of a text env, or --pairs N of segments or texts")
+        raise ConfigError("set --episodes N (episodes of a text env) or --pairs N (pairs of segments or texts)")
     if arguments.pairs is None:
         refuse_unused(arguments, "with --episodes", "length", "stride", "format", "screens")
     else:
@@ -79,7 +79,7 @@ def _collect_episodes(arguments: argparse.Namespace, target: "Target") -> int:
             on_episode=on_agent(target.agent),
         )
     summary = (
-        f"{collected.transitions:,} transitions of {collected.kept:,} episodes (of {collected.episodes:,} played)"
+        f"{collected.transitions:,} transitions from {collected.kept:,} episodes (of {collected.episodes:,} played)"
     )
     console.print(f"{summary} added to {arguments.output}")
     return 0
@@ -92,10 +92,10 @@ def _record_pairs(arguments: argparse.Namespace, targets: Sequence["Target"]) ->
     for target in targets[1:]:
         if target.world.settings != world.settings:
             raise ConfigError(
-                f"{target.agent} plays in another world than {targets[0].agent}: give all of them the same env"
+                f"{target.agent} and {targets[0].agent} play in different worlds: use the same env for all agents"
             )
     if not isinstance(world, PairRecorder):
-        raise ConfigError(f"{world.spec.name} has no pairs of segments to collect")
+        raise ConfigError(f"{world.spec.name} does not support --pairs: use --episodes N or a different world")
     settings = PairSettings(
         arguments.output,
         arguments.agent,
@@ -114,7 +114,7 @@ def _record_pairs(arguments: argparse.Namespace, targets: Sequence["Target"]) ->
 
 
 def _length(text: str) -> int:
-    """Parse the steps of a segment; 0 for whole episodes."""
+    """Parse the number of steps in a segment; 0 stands for whole episodes."""
     return 0 if text == "episode" else positive(text)
 
 
@@ -124,5 +124,5 @@ def _fraction(text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value < 1:
-        raise argparse.ArgumentTypeError(f"expected a number from 0 to less than 1, got {text!r}")
+        raise argparse.ArgumentTypeError(f"expected a number that is at least 0 and less than 1, got {text!r}")
     return value

@@ -8,7 +8,7 @@ from pathlib import Path
 from groundling.errors import ConfigError
 from groundling.io.terminal import plain
 
-INTERRUPTED = 130  # Exit status of a run that was stopped, as of a shell's Ctrl-C
+INTERRUPTED = 130  # Exit status of a stopped run, as after Ctrl-C in a shell
 
 Commands = argparse._SubParsersAction  # argparse has no public name for it
 
@@ -16,7 +16,7 @@ Commands = argparse._SubParsersAction  # argparse has no public name for it
 def add_command(
     commands: Commands, name: str, run: Callable[[argparse.Namespace], int], help: str, *, examples: str
 ) -> argparse.ArgumentParser:
-    """Add a command; ``examples``, shown below the options, has command lines with their purpose after three spaces."""
+    """Add a command; ``examples`` are shown below the options: command lines, each followed by its purpose."""
     parser: argparse.ArgumentParser = commands.add_parser(
         name,
         help=help,
@@ -32,7 +32,7 @@ def add_command(
         action="append",
         default=[],
         metavar="MODULE",
-        help="import a module of yours that registers components or envs",
+        help="import a module that registers your own components or envs",
     )
     return parser
 
@@ -49,15 +49,15 @@ def add_config_dir(parser: argparse.ArgumentParser) -> None:
 
 
 def refuse_unused(arguments: argparse.Namespace, reason: str, *options: str) -> None:
-    """Raise `ConfigError` if one of the ``options``, which have no effect for this reason, is given."""
+    """Raise `ConfigError` if one of the ``options`` is set, although they have no effect for this reason."""
     for option in options:
         if getattr(arguments, option) != arguments.parser.get_default(option):
-            raise ConfigError(f"--{option.replace('_', '-')} does nothing {reason}: leave it out")
+            raise ConfigError(f"--{option.replace('_', '-')} has no effect {reason}: remove it")
 
 
 def _folder(text: str) -> Path:
     if not Path(text).is_dir():
-        raise argparse.ArgumentTypeError(f"{text} is not a folder: name the one that holds your experiment/*.yaml")
+        raise argparse.ArgumentTypeError(f"{text} is not a folder: pass the one that contains your experiment/*.yaml")
     return Path(text)
 
 
@@ -72,7 +72,7 @@ def duration(seconds: float) -> str:
 def positive(text: str) -> int:
     """Parse an argument that must be a positive integer."""
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a positive number, got {text!r}")
+        raise argparse.ArgumentTypeError(f"expected a positive integer, got {text!r}")
     return int(text)
 
 

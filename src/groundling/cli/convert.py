@@ -12,15 +12,15 @@ def add_parser(commands: Commands) -> None:
         commands,
         "convert",
         run,
-        "convert a config file of GLAM, Lamorel or RL4LMs to an experiment",
+        "convert a GLAM, Lamorel or RL4LMs config file to an experiment",
         examples="""
-        groundling convert local_gpu_config.yaml rl_script_args.seed=1 --output mine.yaml    a file of GLAM
-        groundling convert t5_ppo.yml datapool.args.offline=true --output mine.yaml         a file of RL4LMs
+        groundling convert local_gpu_config.yaml rl_script_args.seed=1 --output mine.yaml    a GLAM file
+        groundling convert t5_ppo.yml datapool.args.offline=true --output mine.yaml         an RL4LMs file
         """,
     )
     parser.add_argument("file", type=Path, metavar="FILE", help="the YAML file")
     parser.add_argument(
-        "overrides", nargs="*", metavar="ENTRY=VALUE", help="entries of the file, e.g. rl_script_args.seed=1"
+        "overrides", nargs="*", metavar="ENTRY=VALUE", help="overrides of its entries, e.g. rl_script_args.seed=1"
     )
     parser.add_argument(
         "--output", type=Path, metavar="EXPERIMENT", help="the experiment's YAML file (default: standard output)"

@@ -23,12 +23,12 @@ def add_parser(commands: Commands) -> None:
         """,
     )
     add = parser.add_argument
-    add("dataset", help="a folder of preference pairs that `groundling annotate` labelled")
+    add("dataset", help="a folder of preference pairs labelled by `groundling annotate`")
     add_overrides(parser, "e.g. learning_rate=1e-4 epochs=20")
-    add("--preferences", required=True, metavar="NAME", help="the annotator whose labels are learnt")
+    add("--preferences", required=True, metavar="NAME", help="the annotator whose labels the model learns")
     text = "motif, characters, language_model, table or classifier (default: motif for NetHack's messages, characters "
     add("--model", help=text + "for other captions)")
-    text = "folder of the reward model; the same command resumes a training that was stopped"
+    text = "folder of the reward model; the same command resumes interrupted training"
     add("--output", type=Path, required=True, metavar="FOLDER", help=text)
 
 
@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     console = make_console()
     row = distill(config, arguments.output, console, warn)
     if has_accuracy(row):
-        console.print(f"held-out accuracy {row['validation_accuracy']:.3f} on pairs that are not ties")
+        console.print(f"held-out accuracy {row['validation_accuracy']:.3f} on pairs other than ties")
     console.print(f"reward model: {arguments.output}")
     return 0
 

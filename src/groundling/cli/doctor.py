@@ -17,7 +17,7 @@ from groundling.cli.command import Commands, add_command
 
 _STARTER = Path(__file__).parents[1] / "lm" / "starter" / "encoder_decoder"
 _PACKAGES = ("torch", "transformers", "accelerate", "gymnasium", "minigrid", "hydra-core")
-_IMPORTED = ("torch", "transformers")  # Also imported: a file may be missing, or one may not suit the other
+_IMPORTED = ("torch", "transformers")  # Also imported: files may be missing, or the two may be incompatible
 _EXTRAS = {
     "peft": "lora",
     "submitit": "slurm",
@@ -29,7 +29,7 @@ _EXTRAS = {
     "gguf": "smollm2",
     "starlette": "ui",
 }
-"""Extras by one of the modules that they install."""
+"""The extra that installs each of these modules."""
 
 
 def add_parser(commands: Commands) -> None:
@@ -40,10 +40,10 @@ def add_parser(commands: Commands) -> None:
         "check that this machine is set up",
         examples="""
         groundling doctor            versions, extras, devices
-        groundling doctor --score    the starter model scores, too
+        groundling doctor --score    also runs the starter model
         """,
     )
-    text = "let the starter model score instead of only reading its files; takes some seconds"
+    text = "run the starter model instead of only reading its files; takes a few seconds"
     parser.add_argument("--score", action="store_true", help=text)
 
 
@@ -56,11 +56,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def checkup(score: bool = False) -> Iterator[tuple[str, bool | None, str]]:
-    """Yield names, whether each is fine (None: optional and missing), and findings; ``score`` runs the starter model."""
+    """Yield each check's name, status (None if optional and missing) and finding; ``score`` runs the starter model."""
     from groundling import envs
 
     version = platform.python_version()
-    yield "python", sys.version_info >= (3, 11), f"{version} (3.11 or newer is needed)"
+    yield "python", sys.version_info >= (3, 11), f"{version} (3.11 or newer is required)"
     for package in _PACKAGES:
         yield package, *_package(package)
     if "torch" in sys.modules:
@@ -73,7 +73,7 @@ def checkup(score: bool = False) -> Iterator[tuple[str, bool | None, str]]:
     yield "env", *_attempt(envs.try_one)
     free = shutil.disk_usage(Path.cwd()).free / 2**30
     writable = os.access(Path.cwd(), os.W_OK)
-    finding = f"{free:.0f} GiB free here" + ("" if writable else ", but not writable")
+    finding = f"{free:.0f} GiB free here" + ("" if writable else ", but this folder is not writable")
     yield "disk", writable and free > 1, finding
 
 
@@ -85,7 +85,7 @@ def _package(package: str) -> tuple[bool, str]:
     required = map(Requirement, requirements)
     needed = next((one.specifier for one in required if one.name == package and one.marker is None), SpecifierSet())
     if not needed.contains(version, prereleases=True):
-        return False, f"{version}, and groundling needs {needed}: run make install"
+        return False, f"{version}, but groundling needs {needed}: run make install"
     if package in _IMPORTED:
         try:
             importlib.import_module(package)
@@ -110,7 +110,7 @@ def _read_starter() -> str:
 
     tokens = Tokenizer.from_file(str(_STARTER / "tokenizer.json")).get_vocab_size()
     weights = sum(one.numel() for one in load_file(_STARTER / "model.safetensors").values())
-    return f"read {weights} weights and {tokens} tokens; --score lets it score"
+    return f"read {weights} weights and {tokens} tokens; --score also runs the model"
 
 
 def _score() -> str:

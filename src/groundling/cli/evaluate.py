@@ -29,33 +29,33 @@ def add_parser(commands: Commands) -> None:
         commands,
         "evaluate",
         run,
-        "play held-out episodes and compare with baselines",
+        "evaluate an agent on held-out episodes and compare it with baselines",
         examples="""
-        groundling evaluate runs/demo                                held-out episodes, next to the baselines
-        groundling evaluate runs/demo --suite french,invented-words   tests of generalisation
+        groundling evaluate runs/demo                                held-out episodes, compared with the baselines
+        groundling evaluate runs/demo --suite french,invented-words   generalisation tests
         groundling evaluate expert world.env=BabyAI-GoTo-v0           an agent without a run
-        groundling evaluate runs/demo world.args.num_dists=6 --name crowded   changed settings, as held-out-crowded
+        groundling evaluate runs/demo world.args.num_dists=6 --name crowded   other settings, saved as held-out-crowded
         """,
     )
     add = parser.add_argument
     text = "a run's folder, one of its checkpoints, an experiment (untrained), random, expert, or explorer; with "
-    text += "--protocol also a language model's folder, file or hub id, or a chat server's address"
+    text += "--protocol also a language model's folder, file or hub id, or a chat server's URL"
     add("agent", help=text)
     add_overrides(parser, "e.g. device=cpu")
     add_config_dir(parser)
-    text = (
-        "tests, as NAME,NAME; of a text env also all, generalisation, glam, forms, controls (default: held-out); of "
-    )
-    text += "a run that writes test, val, train (default: test)"
+    text = "test suites, as NAME,NAME; in text envs also the groups all, generalisation, glam, forms and controls "
+    text += "(default: held-out); for agents that write, the splits test, val and train (default: test)"
     add("--suite", "--split", help=text)
-    text = "play a benchmark's suites and score them as it does: balrog-babyai, the mean over five tasks"
+    text = "evaluate on a benchmark's suites with its own score: balrog-babyai, the mean over five tasks"
     add("--protocol", choices=("balrog-babyai",), help=text)
     text = "number of episodes or texts (default: the run's evaluation.episodes, or the protocol's number)"
     add("--episodes", type=positive, help=text)
-    text = "write the results to evaluation/SUITE-NAME.json (default: evaluation/SUITE.json; results of other "
-    text += "overrides there are moved to evaluation/replaced/)"
+    text = (
+        "write the results to evaluation/SUITE-NAME.json (default: evaluation/SUITE.json; earlier results, obtained "
+    )
+    text += "with other overrides, are moved to evaluation/replaced/)"
     add("--name", help=text)
-    text = "parallel processes of one thread each, for several suites (default: all in this process)"
+    text = "number of parallel single-threaded processes for several suites (default: all in this process)"
     add("--jobs", type=positive, default=1, help=text)
 
 
@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
     suites = world.find_suites(arguments.suite or protocol or next(iter(world.suites)))
     if protocol is not None and not set(suites) <= set(world.find_suites(protocol)):
         raise ConfigError(
-            f"--suite {arguments.suite} names suites that the protocol {protocol} does not have: leave it out"
+            f"--suite {arguments.suite} names suites that are not part of the protocol {protocol}: remove it"
         )
     if len(suites) == 1:
         refuse_unused(arguments, "with one suite", "jobs")
@@ -85,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         evaluated = _evaluate(target, suites, arguments.episodes or num_episodes, console, protocol is not None)
     if not evaluated:
-        raise ConfigError(f"none of the suites of --suite {arguments.suite} suits this run")
+        raise ConfigError(f"--suite {arguments.suite} names no suite that applies to this run")
     if protocol is not None and arguments.suite is None:
         console.print(figures_table(protocols.PROTOCOLS[protocol], protocols.score(target, protocol)))
     console.print(f"written to {target.run_dir / 'evaluation'}")
@@ -95,7 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _evaluate(
     target: "Target", suites: "Sequence[str]", num_episodes: int, console: "Console", needs_all: bool
 ) -> int:
-    """Evaluate the suites in this process; return how many suit the target."""
+    """Evaluate the suites in this process; return how many apply to the target."""
     from groundling.evaluation.evaluate import evaluate, figures_table
 
     evaluated, unit = 0, target.world.presentation.episodes
@@ -111,7 +111,7 @@ def _evaluate(
         evaluated += 1
         count = len(played[target.agent].episodes)
         if count < num_episodes:
-            console.print(f"{suite} has no more than {count} {unit}")
+            console.print(f"{suite} has only {count} {unit}")
         figures = {name: one.figures() for name, one in played.items()}
         console.print(figures_table(target.heading(suite, count), figures))
     return evaluated
@@ -120,7 +120,7 @@ def _evaluate(
 def _evaluate_parallel(
     arguments: argparse.Namespace, target: "Target", suites: "Sequence[str]", console: "Console"
 ) -> int:
-    """Evaluate each suite in a process of its own; return how many suit the target."""
+    """Evaluate each suite in a separate process; return how many apply to the target."""
     from groundling.runtime.parallel import CommandLine, run_parallel
 
     def report(text: str) -> None:

@@ -11,9 +11,9 @@ def add_parser(commands: Commands) -> None:
         commands,
         "forgetting",
         run,
-        "measure what the language model has forgotten: perplexity on ordinary text, KL from the start",
+        "measure how much the language model has forgotten: perplexity on ordinary text, KL from the initial model",
         examples="""
-        groundling forgetting runs/demo-smollm2       the agent and the clone that it began from; `report` shows it
+        groundling forgetting runs/demo-smollm2       the agent and the clone that it started from; shown by `report`
         """,
     )
     parser.add_argument("agent", help="a run's folder or one of its checkpoints")
@@ -27,8 +27,8 @@ def run(arguments: argparse.Namespace) -> int:
     target, console = find(arguments.agent, arguments.overrides, warn), make_console()
     figures = measure_forgetting(target, lambda agent: console.print(f"measuring {agent}"))
     for agent, one in figures.items():
-        actions = "" if one.action_kl is None else f", of actions {one.action_kl:.3g}"
-        kl = f"KL from the start {one.text_kl:.3g} nats a token{actions}"
+        actions = "" if one.action_kl is None else f", {one.action_kl:.3g} nats per step over actions"
+        kl = f"KL from the initial model {one.text_kl:.3g} nats per token{actions}"
         console.print(f"{agent}: perplexity {one.perplexity:.2f}, {kl}", soft_wrap=True)
     console.print(f"written to {target.run_dir / FILE}")
     return 0

@@ -16,13 +16,13 @@ from groundling.cli.command import Commands, add_command
 from groundling.errors import ConfigError, unknown
 
 BUNDLED = Path(__file__).parent / "bundled.json"
-"""By kind, the components of the `SLOW` packages; written by `python -m scripts.bundled`, checked by a test."""
+"""The components of the `SLOW` packages by kind, written by `python -m scripts.bundled` and checked by a test."""
 SLOW = ("algorithms", "config", "judges", "lm", "metrics", "policies", "rewards", "worlds")
 """Packages that import torch and Transformers."""
 
 
 def inventory() -> dict[str, Callable[[], Mapping[str, str]]]:
-    """Return by kind a function that returns names with their descriptions of one line.
+    """Return, for each kind, a function that returns names with one-line descriptions.
 
     Packages that take seconds to import are read from `BUNDLED`, unless a user's module has already imported one.
     """
@@ -61,7 +61,7 @@ def _envs() -> dict[str, str]:
         id: spec.entry_point if isinstance(spec.entry_point, str) else str(getattr(spec.entry_point, "__module__", ""))
         for id, spec in gymnasium.registry.items()
     }
-    others = ("gymnasium.", "shimmy.")  # their envs have no texts
+    others = ("gymnasium.", "shimmy.")  # their envs are not text envs
     return {id: describe(entry) for id, entry in sorted(entry_points.items()) if not entry.startswith(others)}
 
 
@@ -83,7 +83,7 @@ def _models() -> dict[str, str]:
 def _agents() -> dict[str, str]:
     from groundling.worlds import agents
 
-    return agents() | {"RUN, CHECKPOINT or EXPERIMENT": "trained, or as training begins"}
+    return agents() | {"RUN, CHECKPOINT or EXPERIMENT": "trained, or as it is before training"}
 
 
 def _suites() -> dict[str, str]:
@@ -92,7 +92,7 @@ def _suites() -> dict[str, str]:
     return {name: about for id in reversed(worlds.in_order()) for name, about in kind(id).suites.items()}
 
 
-_MANY = 30  # Names of a kind that the overview shows in full; more are grouped by their beginning
+_MANY = 30  # Maximum number of names per kind that the overview shows in full; more are grouped by prefix
 
 
 def add_parser(commands: Commands) -> None:
@@ -105,7 +105,7 @@ def add_parser(commands: Commands) -> None:
         groundling list                         the kinds, with their names
         groundling list policies                each policy with a description
         groundling list --search nethack        everything about NetHack
-        groundling list envs --import my_env    with the envs that a module of yours registers
+        groundling list envs --import my_env    includes the envs that your module registers
         """,
     )
     text = "worlds, envs, algorithms, policies, prompts, pools, rewards, metrics, judges, models, agents, suites, "
@@ -130,9 +130,9 @@ def run(arguments: argparse.Namespace) -> int:
             for kind, abouts in things.items()
         }
         if not any(things.values()):
-            kind = f"of {arguments.kind} " if arguments.kind else ""
+            kind = f"in {arguments.kind} " if arguments.kind else ""
             raise ConfigError(
-                f"nothing {kind}has {' '.join(arguments.search)} in its name or description: leave words out, or see "
+                f"nothing {kind}has {' '.join(arguments.search)} in its name or description: use fewer words, or see "
                 "`groundling list`"
             )
     whole = arguments.kind is not None or arguments.search

@@ -1,4 +1,4 @@
-"""The command line. Every error that a user can fix is one line on standard error and a non-zero exit status."""
+"""The command line. Errors that users can fix are printed as one line on standard error and a non-zero exit status."""
 
 import argparse
 import contextlib
@@ -24,12 +24,12 @@ COMMANDS = (
     *("train", "evaluate", "forgetting", "watch", "ui", "collect", "annotate", "distill", "study"),
     *("report", "publish", "rate", "convert", "verify", "check-env", "list", "doctor"),
 )
-"""In the order of the help; each is a module with ``add_parser``, and ``run``, which returns the exit status."""
+"""Commands in the order of the help. Their modules have ``add_parser`` and ``run``, which returns the exit status."""
 _PRINTING = ("verify", "check_env", "list", "doctor")  # Modules of commands that only print
 _LESS_MEMORY = (
-    "Less memory is needed with a lower algorithm.args.micro_batch_size, "
+    "To use less memory, lower algorithm.args.micro_batch_size, "
     "world.num_envs or world.num_texts, world.num_steps or world.num_tokens, evaluation.num_envs or "
-    "evaluation.batch_size, with model.gradient_checkpointing=true, or with a smaller model.path"
+    "evaluation.batch_size, set model.gradient_checkpointing=true, or use a smaller model"
 )
 _SHOWN = 200  # Characters of another library's message in an error
 
@@ -37,7 +37,7 @@ _SHOWN = 200  # Characters of another library's message in an error
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``groundling`` with these arguments; return its exit status."""
     # Idle OpenMP threads sleep instead of spinning, which makes torch several times faster on shared cores. The
-    # variable is read when torch is first imported, which is later.
+    # variable is read when torch is first imported, which happens later.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     log_plainly()
     argv = sys.argv[1:] if argv is None else argv
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments.overrides += more
     if arguments.imports:
         sys.path.insert(0, str(Path.cwd()))
-    intact = "what was written before is intact"
+    intact = "files that were already written are intact"
     try:
         for module in arguments.imports:
             _import(module)
@@ -64,11 +64,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-        _print_error(f"there is not enough memory ({one_line(error)[:_SHOWN]}): {intact}. {_LESS_MEMORY}")
+        _print_error(f"out of memory ({one_line(error)[:_SHOWN]}): {intact}. {_LESS_MEMORY}")
     except KeyboardInterrupt:
         print(
-            "stopped; the same command continues: a training from its last checkpoint, annotations from the last "
-            "answer, an evaluation after the last complete agent",
+            "stopped; run the same command again to continue: training from the last checkpoint, annotation from the "
+            "last answer, evaluation after the last completed agent",
             file=sys.stderr,
         )
         return INTERRUPTED
@@ -84,8 +84,8 @@ def entry_point() -> None:
         sys.exit(main())
     except Exception as error:
         _print_error(
-            f"groundling failed unexpectedly ({type(error).__name__}: {one_line(error)[:_SHOWN]}); what was written "
-            "before is intact. Please report this with the command and the lines below:"
+            f"groundling failed unexpectedly ({type(error).__name__}: {one_line(error)[:_SHOWN]}); files that were "
+            "already written are intact. Please report this with the command and the lines below:"
         )
         print(plain("".join(traceback.format_exception(error))), end="", file=sys.stderr)
         sys.exit(1)
@@ -102,12 +102,12 @@ def _status_of_output(arguments: argparse.Namespace) -> int:
     command = arguments.run.__module__.rpartition(".")[2]
     only_prints = command in _PRINTING or getattr(arguments, "dry_run", False)
     kind = "error" if only_prints else "warning"
-    print(f"{kind}: standard output cannot be written ({reason}): what was printed is lost", file=sys.stderr)
+    print(f"{kind}: cannot write to standard output ({reason}): the output is lost", file=sys.stderr)
     return int(only_prints)
 
 
 def make_parser(command: str | None = None) -> argparse.ArgumentParser:
-    """Return the parser of one command, or of all unless there is such a command."""
+    """Return the parser of one command, or of all commands unless ``command`` names one."""
     parser = argparse.ArgumentParser(
         prog="groundling", description="Reinforcement learning with language models.", allow_abbrev=False
     )
@@ -153,7 +153,7 @@ def _import(module: str) -> None:
     except Exception as error:  # a user's module may raise anything
         mend = ""
         if module.endswith(".py"):
-            mend = f": give the module's name, as in --import {Path(module).stem}"
+            mend = f": pass the module's name, as in --import {Path(module).stem}"
         elif isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]:
-            mend = ": modules are looked for in this folder, and among the installed packages"
+            mend = ": modules are searched for in the current folder and among the installed packages"
         raise ConfigError(f"--import {module}: {type(error).__name__}: {error}{mend}") from error

@@ -22,7 +22,7 @@ def add_parser(commands: Commands) -> None:
     add = parser.add_argument
     add("run_dir", metavar="RUN", help="a run's folder or one of its checkpoints")
     add("--output", type=Path, required=True, metavar="FOLDER")
-    text = "the licence as the hub names it, such as mit (default: the bundled model's)"
+    text = "the licence's id on the hub, such as mit (default: the bundled model's licence)"
     add("--license", metavar="ID", help=text)
     add("--upload", metavar="OWNER/NAME", help="a repository on the Hugging Face hub")
     add("--private", action="store_true", help="make that repository private")
@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     from groundling.reports.publish import publish
 
     if arguments.private and arguments.upload is None:
-        raise ConfigError("--private is for a repository on the hub: name one with --upload OWNER/NAME")
+        raise ConfigError("--private needs a repository on the hub: add --upload OWNER/NAME")
     target = find(arguments.run_dir, [], warn, purpose="showing")
     folder = publish(target, arguments.output, warn, license=arguments.license, repository=arguments.upload)
     console = make_console()

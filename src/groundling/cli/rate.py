@@ -14,14 +14,14 @@ def add_parser(commands: Commands) -> None:
         commands,
         "rate",
         run,
-        "write forms for human ratings of generated texts, or read their answers",
+        "write a form for human ratings of generated texts, or summarise its answers",
         examples="""
         groundling rate rating ppo=runs/ppo/predictions/test-trained.jsonl nlpo=runs/nlpo/predictions/test-trained.jsonl
         """,
     )
     add = parser.add_argument
     add("folder", type=Path, help="the folder of the form")
-    text = "systems with the JSONL files of their predictions"
+    text = "systems and the JSONL files of their predictions"
     add("predictions", nargs="*", metavar="SYSTEM=FILE", help=text)
     add("--task", default="general", help="imdb, commongen, dialog, summarization, totto or general")
     add("--pairwise", action="store_true", help="compare two systems (default: rate each text)")
@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.answers:
         if arguments.predictions or arguments.pairwise:
-            raise ConfigError("--answers reads the answers to an existing form: leave --pairwise and SYSTEM=FILE out")
+            raise ConfigError("--answers reads the answers to an existing form: remove --pairwise and SYSTEM=FILE")
         print(f"{'question':16} {'system':24} {'answers':>7} {'mean':>7} {'agreement':>10}")
         for rating in read_answers(arguments.folder, arguments.answers):
             figures = f"{rating.num_answers:7} {rating.mean:7.3f} {rating.agreement:10.3f}"
@@ -45,9 +45,9 @@ def run(arguments: argparse.Namespace) -> int:
     for word in arguments.predictions:
         system, equals, path = word.partition("=")
         if not equals or not system or system in files:
-            raise ConfigError(f"{word!r}: name each system once and its predictions, as ppo=predictions.jsonl")
+            raise ConfigError(f"expected SYSTEM=FILE, each system once, as in ppo=predictions.jsonl, got {word!r}")
         files[system] = Path(path)
     kind: Literal["pairwise", "likert"] = "pairwise" if arguments.pairwise else "likert"
     form = write_form(kind, files, arguments.folder, arguments.task, arguments.samples, arguments.seed)
-    print(f"form: {form.resolve()} (sheet.csv is the same for spreadsheets; keep key.json secret from the raters)")
+    print(f"form: {form.resolve()} (sheet.csv is the same form as a spreadsheet; do not show key.json to the raters)")
     return 0

@@ -11,7 +11,7 @@ def add_parser(commands: Commands) -> None:
         commands,
         "report",
         run,
-        "write one self-contained HTML page about one run or several",
+        "write a self-contained HTML page about one or more runs",
         examples="""
         groundling report runs/demo
         groundling report runs/demo-seed* --output report.html    several runs on one page
@@ -20,7 +20,7 @@ def add_parser(commands: Commands) -> None:
     add = parser.add_argument
     add("runs", type=Path, nargs="+", metavar="RUN")
     add("--output", type=Path, help="the page (default: report.html in the first run's folder)")
-    text = "also write the runs' returns as JSON by task and name"
+    text = "also write the runs' returns by task and run name, as JSON"
     add("--export", type=Path, metavar="FILE", help=text)
 
 

@@ -25,15 +25,15 @@ def add_parser(commands: Commands) -> None:
         """,
     )
     add = parser.add_argument
-    add("study", help="a name from `groundling list studies`, or a YAML file of your own")
-    text = "seeds=1,2,3, episodes=N, suites=NAME,NAME or arms=NAME,NAME of the study; arms.NAME.key=value of an arm's "
-    add_overrides(parser, text + "runs; others of all runs")
+    add("study", help="a name from `groundling list studies`, or your own YAML file")
+    text = "seeds=1,2,3, episodes=N, suites=NAME,NAME or arms=NAME,NAME change the study; arms.NAME.key=value changes "
+    add_overrides(parser, text + "one arm's runs; any other key=value changes all runs")
     add_config_dir(parser)
-    add("--runs", type=Path, metavar="FOLDER", help="the runs' folders (default: runs/STUDY)")
-    add("--output", type=Path, metavar="FOLDER", help="the results (default: results/STUDY)")
-    text = "parallel processes of one thread each (default: all in this process)"
+    add("--runs", type=Path, metavar="FOLDER", help="parent folder of the runs (default: runs/STUDY)")
+    add("--output", type=Path, metavar="FOLDER", help="folder of the results (default: results/STUDY)")
+    text = "number of parallel single-threaded processes (default: all in this process)"
     add("--jobs", type=positive, default=1, help=text)
-    add("--no-results", action="store_true", help="write only the runs' own folders")
+    add("--no-results", action="store_true", help="write only the run folders, not the results")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     by_success = world.presentation.study == "success"
     if not by_success and len({job.suites[0] for job in jobs}) > 1:
         raise ConfigError(
-            f"the results of {study.name} report one suite: give all arms the same first suite, not "
+            f"the results of {study.name} report a single suite: give all arms the same first suite, not "
             f"{', '.join(sorted({job.suites[0] for job in jobs}))}"
         )
     console = make_console()

@@ -14,7 +14,7 @@ from groundling.registry import import_words, naming_modules
 if TYPE_CHECKING:
     from groundling.config.schema import Config
 
-_YAML = (".yaml", ".yml")  # Ends of the name of a file; others are experiments
+_YAML = (".yaml", ".yml")  # Suffixes of config files; other names are experiments
 
 
 def add_parser(commands: Commands) -> None:
@@ -24,9 +24,9 @@ def add_parser(commands: Commands) -> None:
         run,
         "train, or resume a run that was stopped",
         examples="""
-        groundling train demo seed=2                                         the same again resumes it
-        groundling train demo world.env=BabyAI-GoToLocal-v0 '~world.args'    another world
-        groundling train glam/mixed --dry-run                                what it would do, its memory and time
+        groundling train demo seed=2                                         run it again to resume
+        groundling train demo world.env=BabyAI-GoToLocal-v0 '~world.args'    a different world
+        groundling train glam/mixed --dry-run                                show the plan, memory and time
         """,
     )
     add = parser.add_argument
@@ -34,9 +34,9 @@ def add_parser(commands: Commands) -> None:
     add("experiment", help=text)
     add_overrides(parser, "e.g. seed=2, or seed=1,2,3 for three runs")
     add_config_dir(parser)
-    text = "submit it to SLURM: partition=gpu nodes=2 gpus=4 time=12:00:00 array=seeds, … (--dry-run shows the job)"
+    text = "submit to SLURM: partition=gpu nodes=2 gpus=4 time=12:00:00 array=seeds, … (--dry-run shows the job)"
     add("--slurm", nargs="*", metavar="key=value", help=text)
-    text = "print what it would do, its memory and time; write nothing"
+    text = "print the config and the expected memory and time; write nothing"
     add("--dry-run", action="store_true", help=text)
 
 
@@ -46,16 +46,16 @@ def run(arguments: argparse.Namespace) -> int:
     overrides: list[str] = arguments.overrides
     runs = sweep(overrides)
     if any(text.startswith("imports") for text in overrides):
-        raise ConfigError("imports is set by --import: give --import MODULE instead")
+        raise ConfigError("imports is set by --import: use --import MODULE instead")
     configs = [_compose(arguments, words) for words in runs]
     authors = configs[0].imports
     configs = [config.model_copy(update={"imports": arguments.imports}) for config in configs]
     if len({config.run_dir for config in configs}) < len(configs):
         raise ConfigError(
-            "two runs of this sweep have the same run_dir: put what differs into it, as in run_dir=runs/${seed}"
+            "two runs of this sweep have the same run_dir: include the swept values, as in run_dir=runs/${seed}"
         )
     with naming_modules(authors, arguments.experiment):
-        if len(configs) > 1 or arguments.slurm is not None:  # before the first one trains, which checks only itself
+        if len(configs) > 1 or arguments.slurm is not None:  # a run checks only its own config, when it starts
             from groundling.config.checks import check
 
             for config in configs:
@@ -79,7 +79,7 @@ def _train_each(configs: list["Config"]) -> int:
     current, before = 0, checkpoints()
 
     def has_advanced() -> bool:
-        """Return True if a checkpoint was written, or the current run had one: the time has sufficed for it once."""
+        """Return True if a checkpoint was written, or the current run had one: the time limit sufficed for it once."""
         now = checkpoints()
         return now != before or bool(now[current])
 
@@ -115,12 +115,12 @@ def _submit(arguments: argparse.Namespace, commands: list[list[str]], run_dirs: 
     if arguments.dry_run:
         print("nothing was written or submitted", file=sys.stderr)
         return 0
-    print(f"submitted job {slurm.submit(text, folder)}; its logs: {folder}", file=sys.stderr)
+    print(f"submitted job {slurm.submit(text, folder)}; logs: {folder}", file=sys.stderr)
     return 0
 
 
 def _command_words(arguments: argparse.Namespace, overrides: list[str]) -> list[str]:
-    """Return the words after ``groundling`` that train with these overrides from any working directory."""
+    """Return the arguments of ``groundling`` that train with these overrides from any working directory."""
     name = arguments.experiment
     words = ["train", str(Path(name).resolve()) if name.endswith(_YAML) else name]
     if arguments.config_dir is not None:
@@ -141,7 +141,7 @@ def _dry_run(config: "Config") -> int:
     size = f"{world.STEPS}={world.steps_per_row} × {world.ROWS}={world.num_rows}"
     print(f"updates       {figures.updates:,} of {size}")
     seconds = duration(figures.seconds)
-    print(f"time          about {seconds} on this machine with its current load, without evaluation")
+    print(f"time          about {seconds} on this machine with its current load, excluding evaluation")
     print(f"run folder    {config.run_dir} (nothing was written)")
     if figures.prompt is not None:
         print(f"first prompt  {figures.prompt!r}")

@@ -21,12 +21,12 @@ def add_parser(commands: Commands) -> None:
         run,
         "show runs, episodes, judges and studies in a browser on this machine",
         examples="""
-        groundling ui                      everything below runs
-        groundling ui runs data results    datasets of preferences and studies, too
+        groundling ui                      everything in runs/
+        groundling ui runs data results    preference datasets and studies, too
         """,
     )
-    parser.add_argument("folders", type=Path, nargs="*", metavar="FOLDER", help="(default: runs)")
-    parser.add_argument("--port", type=int, default=0, help="of this machine (default: a free one)")
+    parser.add_argument("folders", type=Path, nargs="*", metavar="FOLDER", help="folders to show (default: runs)")
+    parser.add_argument("--port", type=int, default=0, help="port on this machine (default: a free one)")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
     folders = arguments.folders or [Path("runs")]
     for folder in folders:
         if not folder.is_dir():
-            raise ConfigError(f"{folder} is not a folder: name those that hold runs, datasets or results")
+            raise ConfigError(f"{folder} is not a folder: pass folders that contain runs, datasets or results")
     import uvicorn
 
     from groundling.reports.ui.app import make_app
@@ -46,12 +46,12 @@ def run(arguments: argparse.Namespace) -> int:
         listening.bind((_HOST, arguments.port))
     except (OSError, OverflowError) as error:
         raise RunError(
-            f"port {arguments.port} cannot be used ({error}): give another one, or leave --port out"
+            f"cannot use port {arguments.port} ({error}): choose a different port, or omit --port"
         ) from error
     token = secrets.token_urlsafe(24)
     address = f"http://{_HOST}:{listening.getsockname()[1]}/?token={token}"
-    make_console().print(f"open {address}\nCtrl-C ends it.", soft_wrap=True)
-    # Requests are not logged: their addresses have the token.
+    make_console().print(f"open {address}\nPress Ctrl-C to stop.", soft_wrap=True)
+    # Requests are not logged, since their URLs contain the token.
     server = uvicorn.Server(uvicorn.Config(make_app(folders, token), log_level="warning", access_log=False))
     server.run(sockets=[listening])
     return 0

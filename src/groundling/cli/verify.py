@@ -12,12 +12,12 @@ def add_parser(commands: Commands) -> None:
         commands,
         "verify",
         run,
-        "check that written files are complete, and say what to do if they are not",
+        "check that the files of a run or dataset are complete, and say what to do if not",
         examples="""
         groundling verify runs/demo
         """,
     )
-    text = "a run's folder, a published policy, a reward model, or a dataset of `groundling collect`"
+    text = "a run's folder, a published policy, a reward model, or a dataset from `groundling collect`"
     parser.add_argument("folders", nargs="+", type=Path, metavar="RUN", help=text)
 
 
@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
             line = finding.what if finding.problem is None else f"{finding.what} {finding.problem}"
             line += f"; {finding.advice}" if finding.advice else ""
             mark = "ok   " if finding.problem is None else "WRONG"
-            # Names of files may contain line breaks.
+            # File names may contain line breaks.
             console.print(f"  {mark}  {' '.join(line.splitlines())}", soft_wrap=True)
             status |= finding.problem is not None
     return int(status)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from groundling.worlds.episode import Frame, Summary
 
 _SECONDS_PER_STEP = 0.1
-_BAR = 24  # Characters of a probability of 1
+_BAR = 24  # Characters that show a probability of 1
 
 
 def add_parser(commands: Commands) -> None:
@@ -32,14 +32,14 @@ def add_parser(commands: Commands) -> None:
         """,
     )
     add = parser.add_argument
-    add("agent", help="the agent that plays, named as for `groundling evaluate`")
+    add("agent", help="the agent to watch, named as for `groundling evaluate`")
     add_overrides(parser, "e.g. world.env=NetHackScore-v1")
     add_config_dir(parser)
-    add("--suite", help="play in the world of one of `groundling evaluate`'s tests (default: the agent's own)")
+    add("--suite", help="a test suite of `groundling evaluate` to play in (default: the agent's own world)")
     text = "number of held-out episodes to show (default: %(default)s)"
     add("--episodes", type=positive, default=1, help=text)
     add("--gif", type=Path, metavar="FILE", help="also write a GIF")
-    add("--fast", action="store_true", help="do not pause after steps and episodes")
+    add("--fast", action="store_true", help="do not pause between steps and episodes")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -48,12 +48,12 @@ def run(arguments: argparse.Namespace) -> int:
     from groundling.worlds.world import Player
 
     if arguments.gif is not None and arguments.gif.suffix.lower() != ".gif":
-        raise ConfigError(f"--gif writes GIFs, got {arguments.gif}: give a name that ends in .gif")
+        raise ConfigError(f"--gif must be a file name that ends in .gif, got {arguments.gif}")
     target = find(arguments.agent, arguments.overrides, warn, config_dir=arguments.config_dir)
     console = make_console()
     suites = target.world.find_suites(arguments.suite or next(iter(target.world.suites)))
     if len(suites) > 1:
-        raise ConfigError(f"--suite {arguments.suite} names several tests: watch one of {', '.join(suites)}")
+        raise ConfigError(f"--suite {arguments.suite} names several suites: choose one of {', '.join(suites)}")
     there = target.under(suites[0])
     world, player = there.world, Player(there.agent, there.policy(there.agent))
     gif = None if arguments.gif is None else GifWriter()
@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _show(episode: "Iterator[Frame]", console: "Console", pause: float, gif: "GifWriter | None") -> None:
-    """Show an episode moment by moment in a terminal, and only what is new elsewhere."""
+    """Show an episode frame by frame in a terminal; elsewhere, print only the notable frames."""
     from rich.live import Live
 
     with Live(console=console, auto_refresh=False, transient=True) as live:
@@ -86,7 +86,7 @@ def _show(episode: "Iterator[Frame]", console: "Console", pause: float, gif: "Gi
 
 
 def _view(moment: "Frame") -> "RenderableType":
-    """Return the text of a moment with a bar for each action's probability."""
+    """Return the text of a frame with a bar for each action's probability."""
     from rich.text import Text
 
     if moment.screen is not None:

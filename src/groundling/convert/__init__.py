@@ -1,1 +1,1 @@
-"""Config files of GLAM, Lamorel and RL4LMs as experiments."""
+"""Conversion of GLAM, Lamorel and RL4LMs config files to experiments."""

@@ -1,4 +1,4 @@
-"""Entries of another system's YAML file by dotted key: reading, overriding, typed access."""
+"""Entries of another system's YAML file by dotted key: reading, overrides and typed access."""
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -17,7 +17,7 @@ from groundling.errors import ConfigError, unknown
 from groundling.io.documents import DocumentError, read_yaml, resolve
 
 _TEXTS = ("model.path", "run_dir", "world.env", "world.pool", "world.language", "device")
-"""Keys of texts, which stay texts where they look like numbers."""
+"""Keys whose values stay strings even if they look like numbers."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,9 @@ class Format:
     same: Mapping[str, str]  # Entries with a key of the same meaning in Groundling
     derived: Collection[str]  # Entries from which other keys are computed
     ignored: Mapping[str, str]  # Entries without effect in Groundling, each with the reason or its replacement
-    free: Sequence[str] = ()  # Sections with arbitrary entries, which the component they are for checks
-    lists: Collection[str] = ()  # Entries with several values
-    strict: bool = True  # Refuse unknown entries of a file; otherwise note and leave them out
+    free: Sequence[str] = ()  # Sections with arbitrary entries, which their component checks
+    lists: Collection[str] = ()  # Entries that may be lists
+    strict: bool = True  # Refuse unknown entries of a file; otherwise note and ignore them
 
     @property
     def known(self) -> set[str]:
@@ -39,35 +39,35 @@ class Format:
 
     @property
     def sections(self) -> set[str]:
-        """Keys that hold other entries."""
+        """Keys that contain other entries."""
         parts = (key.split(".") for key in self.known)
         outer = {".".join(names[:depth]) for names in parts for depth in range(1, len(names))}
         return (outer - self.known) | {*self.free}
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Load another system's YAML file with interpolations resolved; refuse resolvers, and drop Hydra's section unread."""
+    """Load another system's YAML file and resolve interpolations; refuse resolvers, and ignore Hydra's section."""
     try:
         raw: Any = OmegaConf.to_container(read_yaml(path), resolve=False)
         plain = {str(key): value for key, value in raw.items() if key != "hydra"}
         check_plain(plain, str(path))
         return resolve(plain, str(path))
     except FileNotFoundError:
-        raise ConfigError(f"there is no {path}: name a YAML file of GLAM, Lamorel or RL4LMs") from None
+        raise ConfigError(f"there is no {path}: pass a YAML file of GLAM, Lamorel or RL4LMs") from None
     except (OSError, DocumentError) as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(f"cannot read {path} as a YAML file of GLAM, Lamorel or RL4LMs: {reason}") from error
 
 
 def read_table(name: str) -> tuple[Format, dict[str, Any]]:
-    """Read the bundled table of a system's entries: its format, and what else its reader needs."""
+    """Read the bundled table of a system's entries: its format, and the other values that its reader needs."""
     text = (resources.files("groundling.convert") / f"{name}.yaml").read_text(encoding="utf-8")
     table = yaml.safe_load(text)
     return Format(**table.pop("format")), table
 
 
 class Entries:
-    """Entries of a file with overrides (``rl_script_args.seed=1``, ``~KEY``), and notes about what differs here."""
+    """Entries of a file with overrides (``rl_script_args.seed=1``, ``~KEY``), and notes about differences."""
 
     def __init__(self, path: Path, format: Format, tree: Mapping[str, Any], words: Sequence[str]) -> None:
         self.path, self.format = path, format
@@ -78,12 +78,12 @@ class Entries:
             self._add(key, value, strict=format.strict)
         for word in words:
             if (override := read(word)).is_sweep_override():
-                raise ConfigError(f"{word}: give one value; `groundling train` takes several, as in seed=1,2,3")
+                raise ConfigError(f"{word}: expected one value; `groundling train` accepts several, as in seed=1,2,3")
             self._override(override)
         single = {*format.same, *format.derived} - {*format.lists}
         for key, value in self.values.items():
             if isinstance(value, list) and key in single:
-                raise ConfigError(f"{path}: {key} must be one value, got {value!r:.80}")
+                raise ConfigError(f"{path}: {key} must be a single value, got {value!r:.80}")
 
     def _add(self, key: str, value: Any, strict: bool) -> None:
         if isinstance(value, Mapping):
@@ -95,7 +95,7 @@ class Entries:
             message = unknown(f"entry of {self.format.system}'s files", key, self.format.known)
             if strict:
                 raise ConfigError(message)
-            self.notes.append(f"{message.partition(' there is')[0]} it is left out")
+            self.notes.append(f"{message.partition(' there is')[0]} it is ignored")
         else:
             self.values[key] = _boolean(value)
 
@@ -113,29 +113,29 @@ class Entries:
         return key in self.format.known or key.startswith(free)
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Return an entry, as a number where it is one; ``default`` where it is missing or null."""
+        """Return an entry, as a number if it is one; ``default`` if it is missing or null."""
         value = self.values.get(key)
         return default if value is None else number(value)
 
     def need(self, key: str) -> Any:
-        """Return an entry; raise `ConfigError` where it is missing."""
+        """Return an entry; raise `ConfigError` if it is missing."""
         if (value := self.get(key)) is None:
-            raise ConfigError(f"{self.path} has no {key}: give {key}=…")
+            raise ConfigError(f"{self.path} has no {key}: add {key}=…")
         return value
 
     def count(self, key: str, default: int | None = None, least: int = 1) -> int:
-        """Return a whole number of at least ``least``; without a default the entry is needed."""
+        """Return a whole number of at least ``least``; without a default, the entry is required."""
         value = self.need(key) if default is None else self.get(key, default)
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise ConfigError(f"{key} must be a whole number, at least {least}, got {value!r:.80}")
+            raise ConfigError(f"{key} must be a whole number of at least {least}, got {value!r:.80}")
         return value
 
     def real(self, key: str, default: float) -> float:
-        """Return a number; raise `ConfigError` if no float holds it."""
+        """Return an entry as a float; raise `ConfigError` if this is impossible."""
         return real(key, self.get(key, default))
 
     def within(self, section: str) -> dict[str, Any]:
-        """Entries of a section by their name within it, without those that are null."""
+        """Return a section's entries by their name within it, except those that are null."""
         prefix = f"{section}."
         return {
             key.removeprefix(prefix): value
@@ -151,7 +151,7 @@ class Entries:
         return present
 
     def same(self) -> dict[str, Any]:
-        """Values of entries with a key of the same meaning, by that key."""
+        """Return the values of entries that have a key of the same meaning here, by that key."""
         return {
             ours: value if ours in _TEXTS else number(value)
             for key, ours in self.format.same.items()
@@ -159,7 +159,7 @@ class Entries:
         }
 
     def note_unused(self, key: str, reason: str) -> None:
-        """Note that an entry has no effect, where the file has it."""
+        """Note that an entry has no effect, if the file has it."""
         if key in self.values:
             self.notes.append(f"{key}: no effect here ({reason})")
 
@@ -174,7 +174,7 @@ class Entries:
 
 
 def number(value: Any) -> Any:
-    """Return a number that is written as a string as a number, whole if it is whole; anything else unchanged."""
+    """Convert a numeric string to a number, an integer if possible; return anything else unchanged."""
     if isinstance(value, str):
         try:
             value = float(value)
@@ -184,7 +184,7 @@ def number(value: Any) -> Any:
 
 
 def real(key: str, value: Any) -> float:
-    """Return a number as a float; raise `ConfigError` if it is no number, or one that no float holds."""
+    """Return a number as a float; raise `ConfigError` if it is not a number or too large."""
     try:
         if isinstance(value, bool):
             raise TypeError
@@ -194,14 +194,14 @@ def real(key: str, value: Any) -> float:
 
 
 def _boolean(value: Any) -> Any:
-    """Return a boolean that is written as a string, as in ``apply_best: True,``; anything else unchanged."""
+    """Convert a boolean written as a string, as in ``apply_best: True,``; return anything else unchanged."""
     if isinstance(value, str) and value.rstrip(", ").lower() in ("true", "false"):
         return value.rstrip(", ").lower() == "true"
     return value
 
 
 def check_section(where: Path | str, key: str, value: Any) -> dict[Any, Any]:
-    """Return a section's entries, empty for null; raise `ConfigError` if it is no mapping."""
+    """Return a section's entries, empty for null; raise `ConfigError` if it is not a mapping."""
     if value is not None and not isinstance(value, Mapping):
-        raise ConfigError(f"{where}: {key} must hold entries, as in {key}: {{name: value}}, got {value!r:.80}")
+        raise ConfigError(f"{where}: {key} must be a mapping, as in {key}: {{name: value}}, got {value!r:.80}")
     return {name: _boolean(item) for name, item in (value or {}).items()}

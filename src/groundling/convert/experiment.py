@@ -1,4 +1,4 @@
-"""`groundling convert`: a config file of GLAM, Lamorel or RL4LMs as an experiment that trains as the file did."""
+"""`groundling convert`: convert a GLAM, Lamorel or RL4LMs config file to an experiment that trains in the same way."""
 
 import textwrap
 from collections.abc import Sequence
@@ -18,12 +18,12 @@ from groundling.errors import ConfigError
 
 @dataclass(frozen=True)
 class Converted:
-    """An experiment made from another system's file."""
+    """An experiment converted from another system's file."""
 
     path: Path  # The file
     values: dict[str, Any]  # Nested config values; other keys keep their defaults
     config: Config  # The complete config
-    notes: list[str]  # Entries that have no effect, or another meaning, in Groundling
+    notes: list[str]  # Entries that have no effect or a different meaning in Groundling
 
     def to_yaml(self) -> str:
         """Return the experiment as YAML, with the notes as comments."""
@@ -34,7 +34,7 @@ class Converted:
 
 
 def convert(path: Path, words: Sequence[str] = ()) -> Converted:
-    """Convert a YAML file of GLAM, Lamorel or RL4LMs, with overrides of its entries such as ``alg.args.n_steps=128``."""
+    """Convert a GLAM, Lamorel or RL4LMs file, with overrides of its entries such as ``alg.args.n_steps=128``."""
     tree = load(path)
     if {"lamorel_args", "rl_script_args"} & tree.keys():
         values, notes = glam.read(path, tree, words)
@@ -42,8 +42,8 @@ def convert(path: Path, words: Sequence[str] = ()) -> Converted:
         values, notes = rl4lms.read(path, tree, words)
     else:
         raise ConfigError(
-            f"{path} is no config of GLAM or Lamorel (it lacks lamorel_args and rl_script_args) or of RL4LMs (it lacks "
-            "alg or datapool)"
+            f"{path} is neither a GLAM or Lamorel config (it lacks lamorel_args and rl_script_args) nor an RL4LMs "
+            "config (it lacks alg or datapool)"
         )
     nested: dict[str, Any] = {}
     for key, value in values.items():

@@ -1,6 +1,6 @@
-"""Hydra files of GLAM and Lamorel (``lamorel_args``, ``rl_script_args``): each entry as a `Config` value, or a note.
+"""Conversion of GLAM's and Lamorel's Hydra files (``lamorel_args``, ``rl_script_args``) to `Config` values and notes.
 
-They train GLAM's PPO, its DRRN agent, and Lamorel's PPO examples: on actions, and on the tokens of texts.
+These files train GLAM's PPO, its DRRN agent, or Lamorel's PPO examples on actions and on the tokens of texts.
 """
 
 import math
@@ -17,15 +17,15 @@ from groundling.worlds.writing.config import WritingConfig
 
 Values = dict[str, Any]
 FORMAT, TABLE = read_table("glam")
-OPEN = "???"  # Value of an entry that must be given on the command line
+OPEN = "???"  # Value of an entry that must be set on the command line
 LLM, RL = "lamorel_args.llm_args", "rl_script_args"
 PROCESSES = "lamorel_args.distributed_setup_args.n_llm_processes"
-STRINGS = f"{RL}.strings"  # Texts to be written: a file with this entry trains a writer
+STRINGS = f"{RL}.strings"  # Texts to write: a file with this entry trains a model that writes text
 _REWARD_SCALE = 20  # Factor on the env's reward in the original's code
 
 
 def read(path: Path, tree: Mapping[str, Any], words: Sequence[str]) -> tuple[Values, list[str]]:
-    """Return a file's values by dotted config key, and notes about entries with no effect or another meaning here."""
+    """Return a file's values by config key, and notes about entries with no effect or a different meaning here."""
     sections = {key: value for key, value in tree.items() if key != "defaults"}
     reader = _Reader(Entries(path, FORMAT, sections, words))
     reader.note_defaults(tree.get("defaults"))
@@ -38,7 +38,7 @@ def read(path: Path, tree: Mapping[str, Any], words: Sequence[str]) -> tuple[Val
 
 
 class _Reader:
-    """Counterparts of the entries of one file."""
+    """Converter of one file's entries."""
 
     def __init__(self, entries: Entries) -> None:
         self.entries, self.notes = entries, entries.notes
@@ -46,7 +46,7 @@ class _Reader:
         self.is_drrn = self._get(PROCESSES, 1) == 0
         # Lamorel's PPO on tokens.
         self.is_writer = self._get(STRINGS) is not None
-        # Lamorel's epochs count updates, GLAM's passes over a rollout.
+        # Lamorel's epochs are updates; GLAM's are passes over a rollout.
         names = ("ppo_epochs", "steps_per_epoch", "strings")
         self.is_lamorel = any(self._get(f"{RL}.{name}") is not None for name in names)
 
@@ -57,7 +57,7 @@ class _Reader:
         return bool(self._get(f"{RL}.{name}"))
 
     def note_defaults(self, defaults: Any) -> None:
-        """Note that other files of Hydra's defaults list are not read."""
+        """Note that other files in Hydra's defaults list are not read."""
         named = map(str, defaults if isinstance(defaults, list) else [defaults])
         own = ("_self_", "None", "override hydra")
         others = [one for one in named if not one.lstrip("{'").startswith(own)]
@@ -85,7 +85,7 @@ class _Reader:
             why = f"path={self._get(f'{RL}.path')}" if is_test else f"{switches[0]}=true"
             command = TABLE["tests"][switches[0]]
             raise ConfigError(
-                f"{RL}.{why} is for the original's tests, not for training: run {command}; to train, give "
+                f"{RL}.{why} is for the original's tests, not for training: run {command}; to train, set "
                 f"{RL}.path=train_language_agent.py"
             )
 
@@ -93,11 +93,11 @@ class _Reader:
         """Remove entries that the agent does not read; refuse those for which DRRN would need a language model."""
         if self.is_drrn:
             if self.is_lamorel:
-                raise ConfigError(f"{PROCESSES}=0 leaves Lamorel's example without its language model: give 1")
+                raise ConfigError(f"{PROCESSES}=0 leaves Lamorel's example without its language model: set it to 1")
             if self._get(f"{RL}.reward_shaping_beta"):
                 raise ConfigError(
-                    f"{RL}.reward_shaping_beta shapes rewards by a language model's probabilities, and "
-                    f"{PROCESSES}=0 trains DRRN, which has no language model: give 0"
+                    f"{RL}.reward_shaping_beta shapes rewards by a language model's probabilities, but "
+                    f"{PROCESSES}=0 trains DRRN, which has no language model: set it to 0"
                 )
             keys = self.entries.remove(TABLE["not_drrn"])
             self.notes.append(
@@ -105,16 +105,14 @@ class _Reader:
                 f"{', '.join(keys)}"
             )
         if self.is_writer and (keys := self.entries.remove(TABLE["not_writer"])):
-            self.notes.append(
-                f"{', '.join(keys)}: no effect here ({STRINGS} asks for PPO on tokens, which has no env)"
-            )
+            self.notes.append(f"{', '.join(keys)}: no effect here ({STRINGS} selects PPO on tokens, which has no env)")
 
     def check_open(self) -> None:
-        """Raise `ConfigError` if a needed entry is open (``???``)."""
+        """Raise `ConfigError` if a required entry has no value (``???``)."""
         open_keys = [key for key, value in self.entries.values.items() if value == OPEN]
         needed = [f"{key}=…" for key in open_keys if key not in FORMAT.ignored]
         if needed:
-            raise ConfigError(f"{self.entries.path} leaves entries open: give {' '.join(needed)}")
+            raise ConfigError(f"{self.entries.path} leaves required entries open: set {' '.join(needed)}")
         self.entries.remove(open_keys)
 
     def values(self) -> Values:
@@ -128,7 +126,7 @@ class _Reader:
         if self._get(f"{RL}.action_space") is not None:
             values["world.actions"] = self._actions()
         if self._get(f"{RL}.language") == "french" and values.pop("world.probes", None) is not None:
-            self.notes.append(f"{RL}.template_test: left out, since the fixed situations exist in English only")
+            self.notes.append(f"{RL}.template_test: ignored, since the fixed situations exist only in English")
         if self._get(f"{RL}.value_loss_coef") is not None:
             # The original weighs the whole squared error, Groundling half of it.
             values["algorithm.args.value_coefficient"] = 2 * self.entries.real(f"{RL}.value_loss_coef", 0.5)
@@ -148,8 +146,8 @@ class _Reader:
             reasons = {FORMAT.ignored.get(key) for key in self.entries.values}
             because = "".join(f" ({reason})" for reason in TABLE["without_env"] if reason in reasons)
             raise ConfigError(
-                f"{self.entries.path} names no env{because}: give {RL}.name_environment=BabyAI-MixedTrainLocal-v0, or "
-                "another of `groundling list envs`"
+                f"{self.entries.path} names no env{because}: set {RL}.name_environment=BabyAI-MixedTrainLocal-v0, or "
+                "another env of `groundling list envs`"
             )
         micro, minibatch = (values.get(f"algorithm.args.{key}_size") for key in ("micro_batch", "minibatch"))
         if isinstance(micro, int) and isinstance(minibatch, int):  # otherwise the algorithm refuses them
@@ -157,7 +155,7 @@ class _Reader:
         return values
 
     def _actions(self) -> list[str]:
-        """Action names; in French where a French file names them in English."""
+        """Return the action names, translated into French if a French file names them in English."""
         actions = self._get(f"{RL}.action_space")
         if not isinstance(actions, list):
             raise ConfigError(f"{RL}.action_space must be a list, such as [turn_left,go_forward]")
@@ -177,7 +175,7 @@ class _Reader:
         return values
 
     def _identity(self) -> list[str]:
-        """Parts of the original's folder names except names and seed; as there, some are named only where unusual."""
+        """Return the parts of the original's folder names, except names and seed; some appear only if not default."""
         parts = []
         if (num_envs := self._get(f"{RL}.number_envs")) is not None:
             parts.append(f"nbr_env_{num_envs}")
@@ -220,7 +218,7 @@ class _Reader:
             if on_cpu:
                 why = "no effect, since use_gpu is off"
             elif not pretrained:
-                why = f"left out, as the new weights of {LLM}.pretrained=false are created on one device"
+                why = f"ignored, as the new weights of {LLM}.pretrained=false are created on one device"
             else:
                 values["model.device_map"] = "auto"
                 return values
@@ -228,7 +226,7 @@ class _Reader:
         return values
 
     def _drrn(self) -> Values:
-        """Values of the original's DRRN: a gradient step every four steps of each env."""
+        """Return the values of the original's DRRN: a gradient step every four steps of each env."""
         num_envs = self.entries.count(f"{RL}.number_envs", TextConfig.defaults()["num_envs"], least=0)
         return {
             "policy.id": "drrn",
@@ -248,13 +246,13 @@ class _Reader:
             values["algorithm.args.micro_batch_size"] = max(1, rows // num_actions)
             self.notes.append(
                 f"{LLM}.minibatch_size={rows} counts pairs of a prompt and one of its {num_actions} actions: "
-                f"algorithm.args.micro_batch_size={values['algorithm.args.micro_batch_size']} counts prompts (memory "
-                "and speed only)"
+                f"algorithm.args.micro_batch_size={values['algorithm.args.micro_batch_size']} counts prompts (this "
+                "affects only memory and speed)"
             )
         self.notes.append(
-            "computed differently from the original code: actions are scored by their log-probabilities, as the "
-            "paper says (policy.args.compat=glam: by the sum of raw logits), and each value learns from its own "
-            "return, not from the batch's mean"
+            "computed differently from the original code: actions are scored by their log-probabilities, as in the "
+            "paper (policy.args.compat=glam: by the sum of raw logits), and each value is fitted to its own "
+            "return, not to the batch's mean"
         )
         if beta := self._get(f"{RL}.reward_shaping_beta", 0):
             self.notes.append(
@@ -274,33 +272,35 @@ class _Reader:
                 "one process computes the same"
             )
         else:
-            self.notes.append(f"{PROCESSES}={count}: for as many processes, {command}; one process computes the same")
+            self.notes.append(
+                f"{PROCESSES}={count}: for as many processes, run {command}; one process computes the same"
+            )
 
     def _note_differences_from_glam(self) -> None:
         if self._get(f"{RL}.template_test") is not None and self._get(f"{RL}.language") != "french":
             self.notes.append(
-                f"{RL}.template_test: the actions' probabilities are logged in Groundling's fixed situations, "
+                f"{RL}.template_test: action probabilities are logged in Groundling's fixed situations, "
                 "not in the original's"
             )
         if not self.is_drrn:
             self.notes.append(
-                "prompts have the tokenizer's special tokens (T5's </s>), as in GLAM's first Lamorel; as in Lamorel "
-                "since November 2023: model.add_special_tokens=false"
+                "prompts contain the tokenizer's special tokens (T5's </s>), as in the Lamorel that GLAM first used; "
+                "for prompts as in Lamorel since November 2023, set model.add_special_tokens=false"
             )
         if str(self._get(f"{RL}.name_environment", "")).startswith("BabyAI-Mixed"):
             self.notes.append(
-                "computed differently from the original code: a task is drawn at each reset, not once for each env "
-                "(world.args.draw_task=construction draws it once, and such a run cannot be resumed)"
+                "computed differently from the original code: a task is sampled at each reset, not once per env "
+                "(world.args.draw_task=construction samples it once, but such a run cannot be resumed)"
             )
 
 
 def _lamorel_ppo(entries: Entries) -> Values:
-    """Values of Lamorel's PPO examples, whose epoch is an update."""
+    """Return the values of Lamorel's PPO examples, in which an epoch is an update."""
     num_envs = entries.count(f"{RL}.number_envs", 1, least=0)
     per_env = max(1, entries.count(f"{RL}.steps_per_epoch", 256, least=0) // max(1, num_envs))
     entries.notes.append(
-        "computed differently from Lamorel's example: advantages are normalised over all envs, values learn "
-        "λ-returns, and the prompt is GLAM's with one observation"
+        "computed differently from Lamorel's example: advantages are normalised over all envs, values are "
+        "fitted to λ-returns, and the prompt is GLAM's with one observation"
     )
     return _lamorel_common(entries) | {
         "world.num_envs": num_envs,
@@ -311,13 +311,13 @@ def _lamorel_ppo(entries: Entries) -> Values:
 
 
 def _lamorel_writer(entries: Entries) -> Values:
-    """Values of Lamorel's PPO on tokens, whose step is a token: it learns to write the text that its prompt names."""
+    """Return the values of Lamorel's PPO on tokens, in which the model learns to write the text in its prompt."""
     texts = entries.get(STRINGS)
     if not isinstance(texts, list) or not texts or not all(isinstance(t, str) and t.strip() for t in texts):
-        raise ConfigError(f"{STRINGS} must be a list of texts, as in [turn left], got {texts!r:.80}")
+        raise ConfigError(f"{STRINGS} must be a list of strings, as in [turn left], got {texts!r:.80}")
     longest = entries.count(f"{RL}.max_ep_len", WritingConfig.defaults()["num_tokens"], least=0)
     if longest < 1:
-        raise ConfigError(f"{RL}.max_ep_len={longest} leaves no token to write: give at least 1")
+        raise ConfigError(f"{RL}.max_ep_len={longest} leaves no token to write: use at least 1")
     tokens = entries.count(f"{RL}.steps_per_epoch", 256, least=0)
     values = {
         "world.id": "writing",
@@ -346,12 +346,12 @@ def _lamorel_writer(entries: Entries) -> Values:
     if entries.get(f"{RL}.skip_ratio_spikes"):
         entries.notes.append(
             f"{RL}.skip_ratio_spikes: no effect here (algorithm.args.target_kl=0.1, for example, stops learning "
-            "from a rollout once the policy has moved far from it)"
+            "from a rollout once the policy has moved too far from it)"
         )
     entries.notes.append(
-        "computed differently from Lamorel's example: advantages are normalised over all texts, values learn "
-        "λ-returns, blanks at a text's ends do not count, a text that contains its string continues to its end "
-        "token or to world.num_tokens (which changes no reward), and an update has whole texts"
+        "computed differently from Lamorel's example: advantages are normalised over all texts, values are "
+        "fitted to λ-returns, leading and trailing spaces are ignored, a text that contains its string continues to "
+        "its end token or to world.num_tokens (which changes no reward), and an update consists of whole texts"
     )
     entries.remove([f"{RL}.{name}" for name in ("max_ep_len", "kl_coef", "skip_ratio_spikes")])
     return values
@@ -365,8 +365,8 @@ def _lamorel_common(entries: Entries) -> Values:
         "model.add_special_tokens": False,
     }
     entries.notes.append(
-        "prompts have no special tokens (T5's </s>, Llama's <s>), as in Lamorel since November 2023; as in older "
-        "versions: model.add_special_tokens=true"
+        "prompts contain no special tokens (T5's </s>, Llama's <s>), as in Lamorel since November 2023; for prompts "
+        "as in older versions, set model.add_special_tokens=true"
     )
     if entries.get(f"{RL}.minibatch_size") is not None:  # for each of its model processes
         processes = entries.count(PROCESSES, 1, least=0)

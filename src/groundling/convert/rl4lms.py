@@ -1,9 +1,9 @@
-"""YAML files of RL4LMs (tokenizer, reward_fn, datapool, env, alg, train_evaluation) as values of a `Config`, or notes.
+"""Conversion of RL4LMs' YAML files (tokenizer, reward_fn, datapool, env, alg, train_evaluation) to `Config` values.
 
-The original collects ``n_envs x n_steps`` tokens an iteration, from any texts. Here an update has whole texts: ⌈n_envs
-n_steps / tokens of a text⌉, which hold so many tokens if none ends early; texts that do make updates smaller and more
-numerous. Training has ``n_iters x n_envs x n_steps`` tokens in both, and as minibatches have equally many tokens,
-equally many optimizer steps.
+The original collects ``n_envs x n_steps`` tokens per iteration, wherever texts end. Here, an update consists of
+⌈n_envs n_steps / tokens per text⌉ whole texts, which have the same number of tokens if none ends early. Texts that end
+early make updates smaller and more numerous. In both, training takes ``n_iters x n_envs x n_steps`` tokens and, since
+minibatches have the same number of tokens, the same number of optimizer steps.
 """
 
 import math
@@ -23,11 +23,11 @@ ROLLOUT, OPTIMIZER = f"{POLICY}.generation_kwargs", f"{POLICY}.optimizer_kwargs"
 _DEFAULT_TOP_K = 50  # Transformers' default when RL4LMs was released
 _LONGEST = 512  # Default of tokenizer.max_length: T5's own
 _WHOLE_SPLIT = 1_000_000  # More samples than any split has: the original measures all of them
-_STEPS_PER_UPDATE = 100  # Largest number of optimizer steps in a supervised update, which a killed run loses
+_STEPS_PER_UPDATE = 100  # Maximum number of optimizer steps per supervised update; a killed run loses its last update
 
 
 def read(path: Path, tree: Mapping[str, Any], words: Sequence[str]) -> tuple[Values, list[str]]:
-    """Return a file's values by dotted config key, and notes about entries with no effect or another meaning here."""
+    """Return a file's values by config key, and notes about entries with no effect or a different meaning here."""
     reader = _Reader(Entries(path, FORMAT, tree, words))
     values = reader.values()
     reader.entries.note_ignored()
@@ -35,16 +35,16 @@ def read(path: Path, tree: Mapping[str, Any], words: Sequence[str]) -> tuple[Val
 
 
 class _Reader:
-    """Counterparts of the entries of one file."""
+    """Converter of one file's entries."""
 
     def __init__(self, entries: Entries) -> None:
         self.entries, self.notes = entries, entries.notes
         self.kind = str(entries.need("alg.id"))
         if self.kind not in TABLE["defaults"]:
-            own = "one of Stable-Baselines3 must become a subclass of groundling.algorithms.Algorithm; "
+            own = "one from Stable-Baselines3 must be ported to a subclass of groundling.algorithms.Algorithm; "
             raise ConfigError(unknown("algorithm of RL4LMs, alg.id", self.kind, TABLE["defaults"], own))
         if "causal" in str(entries.get("alg.model_type") or entries.get("alg.policy.id")):
-            # The original adds the prompt's length to the min_length of a causal model: the text's own tokens count.
+            # The original adds the prompt's length to the min_length of a causal model: only the text's tokens count.
             entries.values = {
                 re.sub(r"kwargs\.min_length$", "kwargs.min_new_tokens", key): value
                 for key, value in entries.values.items()
@@ -69,7 +69,7 @@ class _Reader:
         return {"name": re.sub(r"[^\w.=+-]+", "_", f"{path.parent.name}-{path.stem}")}
 
     def _tokenizer(self) -> Values:
-        """The tokenizer, where it is another model's: the original saved models without one."""
+        """Return the tokenizer if it is a different model's: the original saved models without one."""
         key = "alg.model_name" if "alg.model_name" in self.entries.values else f"{POLICY}.model_name"
         tokenizer, model = self.entries.get("tokenizer.model_name"), self.entries.need(key)
         given = self.entries.overridden
@@ -84,7 +84,7 @@ class _Reader:
         return {part: {}} | {f"{part}.args.{name}": value for name, value in args.items()}
 
     def _evaluation(self) -> Values:
-        """Metrics, and how texts are generated for them."""
+        """Return the metrics, and the settings with which texts are generated for them."""
         metrics: list[dict[str, Any]] = []
         unused: set[str] = set()
         reasons = TABLE["metric_ignored"]
@@ -107,8 +107,8 @@ class _Reader:
         if corrected := sorted({*TABLE["corrected"]} & names):
             self.notes.append(
                 f"computed differently from the original code: {', '.join(corrected)}; 'Metrics and rewards of "
-                "text' in the docs says how, and compat: rl4lms in the args of a metric or reward gives the "
-                "original's figures"
+                "text' in the docs explains how, and compat: rl4lms in the args of a metric or reward gives the "
+                "original's values"
             )
         values: Values = {
             "evaluation.metrics": metrics,
@@ -123,24 +123,24 @@ class _Reader:
         return values
 
     def _budget(self) -> Values:
-        """Number and length of texts, and steps of training."""
+        """Return the number and length of texts, and the training steps."""
         tokens = self.entries.count("env.n_envs", 1) * self.entries.count("alg.args.n_steps")
         steps = self.entries.count(f"{EVALUATION}.n_iters") * tokens
         longest = self.entries.count("env.args.max_episode_length")
         longest = min(longest, self.entries.count(f"{ROLLOUT}.max_new_tokens", longest))
         texts = math.ceil(tokens / longest)
         self.notes += [
-            f"env.n_envs × alg.args.n_steps = {tokens} tokens an iteration: world.num_texts={texts} texts of up to "
-            f"{longest} an update, training.steps={steps} tokens in total; texts that end early make more updates "
-            f"than {EVALUATION}.n_iters, of fewer tokens",
-            "computed differently from the original code: log-probabilities are of the distribution that a token "
-            "was drawn from (policy.args.filtered_log_probs=false: of the unfiltered one), texts are learnt from "
-            "as a whole, and advantages normalised over all of an update",
+            f"env.n_envs × alg.args.n_steps = {tokens} tokens per iteration: world.num_texts={texts} texts of up to "
+            f"{longest} tokens per update, training.steps={steps} tokens in total; if texts end early, there are more "
+            f"updates than {EVALUATION}.n_iters, with fewer tokens each",
+            "computed differently from the original code: log-probabilities are those of the distribution that a "
+            "token was sampled from (policy.args.filtered_log_probs=false: of the unfiltered one), texts are learned "
+            "from as a whole, and advantages are normalised over the whole update",
         ]
         return {"world.num_texts": texts, "world.num_tokens": longest, "training.steps": steps}
 
     def _losses(self) -> Values:
-        """Coefficients of the value loss and of the KL penalty."""
+        """Return the coefficients of the value loss and the KL penalty."""
         # The original weighs the whole squared error, Groundling half of it.
         values: Values = {"algorithm.args.value_coefficient": 2 * self.entries.real("alg.args.vf_coef", 0.5)}
         if self.kind == "trpo":
@@ -151,7 +151,7 @@ class _Reader:
             values["algorithm.args.kl_target"] = target
         if self.entries.get("alg.args.target_kl") is not None:
             most = self.entries.real("alg.args.target_kl", 0.0)
-            # Stable-Baselines3's PPO stops at half as much again.
+            # Stable-Baselines3's PPO stops at 1.5 times this value.
             values["algorithm.args.target_kl"] = most if self.kind == "trpo" else 1.5 * most
         return values
 
@@ -160,7 +160,7 @@ class _Reader:
         for name, value in self.entries.within(OPTIMIZER).items():
             key = f"{OPTIMIZER}.{name}"
             if self.kind in ("a2c", "trpo"):
-                self.entries.note_unused(key, "A2C's RMSprop and TRPO's Adam take other arguments or none")
+                self.entries.note_unused(key, "A2C's RMSprop and TRPO's Adam do not take it")
             elif name in TABLE["optimizer_ignored"]:
                 self.entries.note_unused(key, TABLE["optimizer_ignored"][name])
             elif name == "eps":
@@ -170,7 +170,7 @@ class _Reader:
                 values |= {"algorithm.args.adam_beta1": first, "algorithm.args.adam_beta2": second}
             elif name not in ("amsgrad", "maximize") or value is not False:
                 raise ConfigError(
-                    f"{key}={value!r:.80}: of AdamW's arguments eps and betas (two numbers) can be set here"
+                    f"{key}={value!r:.80}: only AdamW's arguments eps and betas (two numbers) can be set here"
                 )
         return values
 
@@ -179,7 +179,7 @@ class _Reader:
         if (beams := settings.pop("num_beams", 1)) not in (1, "1"):
             raise ConfigError(
                 f"{ROLLOUT}.num_beams={beams}: beam search does not sample, so its texts have no probability to learn "
-                "from; give 1"
+                "from; use 1"
             )
         known = [*Sampling.model_fields]
         for name in settings:
@@ -195,7 +195,7 @@ class _Reader:
         return {"policy.args.generation": settings}
 
     def _mask(self) -> Values:
-        """NLPO's mask, and a decoder's start token."""
+        """Return the settings of NLPO's mask, and a decoder's start token."""
         policy = str(self.entries.need("alg.policy.id"))
         kinds = [
             f"{mask}{model}_lm_actor_critic_policy" for mask in ("", "maskable_") for model in ("causal", "seq2seq")
@@ -214,7 +214,7 @@ class _Reader:
         if self.kind == "nlpo":
             self.notes.append(
                 "computed differently from the original code: the mask model is refreshed every "
-                f"{POLICY}.target_update_iterations, as NLPO's paper says (1000000: never, as released)"
+                f"{POLICY}.target_update_iterations, as in NLPO's paper (1000000: never, as in the released code)"
             )
         else:
             values.pop("algorithm.args.target_update_iterations", None)
@@ -223,16 +223,16 @@ class _Reader:
             values["policy.args.context_start_token"] = start
         elif start is not None:
             self.notes.append(
-                f"env.args.context_start_token={start}: left out, as a causal model has no decoder to start (the "
+                f"env.args.context_start_token={start}: ignored, as a causal model has no decoder to start (the "
                 "original put this token before each text)"
             )
         return values
 
     def _note_prompts(self) -> None:
-        """Note where prompts are truncated: the env decides."""
+        """Note at which length and on which side prompts are truncated, which the env's settings decide."""
         if self.entries.get("env.args.max_prompt_length") is None:
             self.notes.append(
-                "env.args.max_prompt_length is not given: prompts are cut at Groundling's default (the original's "
+                "env.args.max_prompt_length is not set: prompts are truncated at Groundling's default (the original's "
                 "default is the tokenizer's own limit)"
             )
         side = self.entries.get("env.args.prompt_truncation_side", "left")
@@ -240,31 +240,31 @@ class _Reader:
         if of_policy != side:
             self.notes.append(
                 f"{POLICY}.prompt_truncation_side={of_policy}: no effect here "
-                f"(env.args.prompt_truncation_side={side} holds for both)"
+                f"(env.args.prompt_truncation_side={side} applies to both)"
             )
         self.entries.note_unused(
-            "tokenizer.truncation_side", "env.args.prompt_truncation_side says where prompts are cut"
+            "tokenizer.truncation_side", "env.args.prompt_truncation_side sets where prompts are truncated"
         )
 
     def _supervised(self, batch: int) -> Values:
-        """Values of supervised training, whose ``logging_steps`` is also how often it evaluates."""
+        """Return the values of supervised training, which evaluates every ``logging_steps``."""
         logged = self.entries.count(f"{TRAINING}.logging_steps", 500)
         steps = math.gcd(logged, _STEPS_PER_UPDATE)
         longest = self.entries.count("tokenizer.max_length", _LONGEST)
         schedule = str(self.entries.get(f"{TRAINING}.lr_scheduler_type", "linear"))
         self.notes += [
             f"{TRAINING}.logging_steps={logged} optimizer steps between evaluations: "
-            f"evaluation.every={logged // steps} updates of world.num_texts={batch * steps} texts, each of {steps} "
-            "such steps",
-            "computed differently from the original code: the loss is of the reference's own tokens and the end "
-            "token, not of the prompt's too",
+            f"evaluation.every={logged // steps} updates of world.num_texts={batch * steps} texts, with {steps} "
+            "such steps each",
+            "computed differently from the original code: the loss covers the reference's own tokens and the end "
+            "token, but not the prompt",
         ]
         values = {
             "world.num_texts": batch * steps,
             "world.max_prompt_length": longest,
             "world.prompt_truncation_side": self.entries.get("tokenizer.truncation_side", "left"),
-            "policy.args.value": "shared",  # no value function is learnt
-            "policy.args.filtered_log_probs": False,  # references may contain tokens that rollouts would leave out
+            "policy.args.value": "shared",  # no value function is learned
+            "policy.args.filtered_log_probs": False,  # references may contain tokens that rollouts would exclude
             "world.num_tokens": longest,
             "algorithm.args.learning_rate_schedule": schedule.removesuffix("_with_warmup"),
             "evaluation.every": logged // steps,

@@ -22,11 +22,11 @@ from groundling.worlds.episode import Frame
 
 _MAX_TEXTS = 8
 DAMAGED = (OSError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError, jinja2.TemplateError)
-"""Exceptions that reading or showing a damaged file raises."""
+"""Exceptions that reading or showing a damaged file may raise."""
 
 
 def write_report(run_dirs: Sequence[Path], output: Path) -> Path:
-    """Write the page about these runs; runs of one name are drawn as one curve with its interval."""
+    """Write a report about these runs; runs with the same name are drawn as one curve with its interval."""
     runs = [read_run(run_dir) for run_dir in run_dirs]
     if not any(run.metrics for run in runs):
         raise RunError(f"{', '.join(map(str, run_dirs))}: no update is finished yet, so there is nothing to report")
@@ -43,17 +43,17 @@ def write_report(run_dirs: Sequence[Path], output: Path) -> Path:
         raise
     except DAMAGED as error:
         raise RunError(
-            f"{', '.join(map(str, run_dirs))}: what metrics.jsonl, evaluation/ or samples/ hold cannot be shown "
-            f"({error!r:.200}): check them with `groundling verify`, or run `groundling evaluate` again"
+            f"{', '.join(map(str, run_dirs))}: the content of metrics.jsonl, evaluation/ or samples/ cannot be shown "
+            f"({error!r:.200}): check these files with `groundling verify`, or run `groundling evaluate` again"
         ) from error
     output.parent.mkdir(parents=True, exist_ok=True)
-    # The name of a folder may have lone surrogates, which UTF-8 cannot hold.
+    # A folder's name may contain lone surrogates, which UTF-8 cannot encode.
     write_atomically(output, page.encode("utf-8", "replace").decode())
     return output
 
 
 def _finalize(value: Any) -> Any:
-    """Redact an expression of the template; `|e` exempts texts that a model reads or writes, and settings."""
+    """Redact a template expression; `|e` exempts text that a model reads or writes, and settings."""
     return value if isinstance(value, Markup) else shareable(value)
 
 
@@ -94,14 +94,14 @@ def _groups(runs: Sequence[RunFolder]) -> dict[str, list[plots.Rows]]:
 
 
 def _spread(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The first text of some updates, evenly spread over those with texts."""
+    """Return the first text of evenly spaced updates among those with texts."""
     firsts = list({row["update"]: row for row in reversed(rows)}.values())[::-1]
     places = np.linspace(0, len(firsts) - 1, min(_MAX_TEXTS, len(firsts))).round().astype(int)
     return [firsts[place] for place in places]
 
 
 def _main_plots(runs: Sequence[RunFolder]) -> list[tuple[str, str, str | None]]:
-    """By task, the learning curves of its runs, and the second curve of its world; runs of one name are one curve."""
+    """Return each task with its learning curves and its world's second plot; runs with the same name are one curve."""
     drawn = []
     for task in dict.fromkeys(run.task for run in runs):
         of_task = [run for run in runs if run.task == task]
@@ -119,7 +119,7 @@ def _main_plots(runs: Sequence[RunFolder]) -> list[tuple[str, str, str | None]]:
 
 
 def _second_plot(runs: Sequence[RunFolder], groups: Mapping[str, Sequence[plots.Rows]], is_single: bool) -> str | None:
-    """Draw the share that the runs' world shows next to the success rate; None where no run has it."""
+    """Draw the share that the runs' world shows next to the success rate; return None if no run has it."""
     share, rows = runs[0].world.presentation.share, [row for run in runs for row in run.metrics]
     if share is None or all(row.get(share.column) is None for row in rows):
         return None
@@ -131,7 +131,7 @@ def _second_plot(runs: Sequence[RunFolder], groups: Mapping[str, Sequence[plots.
 
 
 def _levels(run: RunFolder, figure: str) -> dict[str, float]:
-    """A figure of the held-out baselines; empty if they were evaluated in another world."""
+    """Return a metric of the held-out baselines; empty if they were evaluated in a different world."""
     evaluation = run.evaluations.get(usual_suite(run.world), {})
     if any(word.lstrip("+~").startswith("world") for word in evaluation.get("overrides", [])):
         return {}
@@ -147,14 +147,14 @@ _INK, _SOFT, _ACCENT, _PAPER = "#1d2430", "#a9bdd6", "#2563a8", "#ffffff"
 
 
 class GifWriter:
-    """Frames of a GIF; each time there are too many, every other one is dropped, of later frames too."""
+    """Frames of a GIF. Whenever there are too many, every other frame is dropped, including later ones."""
 
     def __init__(self) -> None:
         self._every, self._seen = 1, 0
         self._pictures: list[Image.Image] = []
 
     def add(self, frame: Frame) -> None:
-        """Add a frame; the last of an episode is always kept."""
+        """Add a frame; an episode's last frame is never skipped."""
         if frame.summary is not None or self._seen % self._every == 0:
             self._pictures.append(draw(frame))
         self._seen += 1
@@ -164,7 +164,7 @@ class GifWriter:
     def save(self, path: Path, seconds_per_frame: float = 0.25) -> None:
         """Write a GIF that loops."""
         if not self._pictures:
-            raise RunError(f"there is nothing to write to {path}: no moment was watched")
+            raise RunError(f"there is nothing to write to {path}: no frame was recorded")
         size = tuple(max(picture.size[side] for picture in self._pictures) for side in (0, 1))
         frames = []
         for picture in self._pictures:
@@ -182,11 +182,11 @@ class GifWriter:
                 loop=0,
             )
         except OSError as error:
-            raise RunError(f"cannot write {path}: {error}; name another file") from error
+            raise RunError(f"cannot write {path}: {error}; choose a different file") from error
 
 
 def draw(frame: Frame) -> Image.Image:
-    """Draw a frame: its picture, text and action probabilities; a terminal's picture, which has all text, alone."""
+    """Draw a frame's picture, text and action probabilities; a terminal screen, which has all text, is drawn alone."""
     drawn = frame.draw()
     picture = None if drawn is None else Image.fromarray(drawn)
     if picture is not None and frame.screen is not None:

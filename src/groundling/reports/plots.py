@@ -15,12 +15,12 @@ from groundling.io.files import replace_file, write_atomically
 Rows = Sequence[Mapping[str, Any]]  # metrics of a run, one row for each update
 Curve = tuple[np.ndarray, np.ndarray, np.ndarray]  # steps, values and weights, each (points,)
 Levels = Mapping[str, float]  # values drawn as horizontal lines, by label
-Panel = Mapping[str, Mapping[str, IntervalEstimate]]  # by series, by row: an estimate
+Panel = Mapping[str, Mapping[str, IntervalEstimate]]  # estimates by series and row
 
 COLOURS = ("#2563a8", "#c2571a", "#2f7d4f", "#8a3f8f", "#7a6a12", "#2b7f8c", "#b0416a")
 _LEVEL_COLOURS = {"zero-shot": "#c2571a", "random": "#888888", "chance": "#555"}
 _OTHER_LEVELS = "#2f7d4f"
-_BINS = 1000  # bins of a long curve that is drawn small
+_BINS = 1000  # bins of a long curve in a small plot
 
 
 def draw_learning_curve(
@@ -34,7 +34,7 @@ def draw_learning_curve(
 ) -> Any:
     """Draw a metric over steps: the interquartile mean of each group's runs, with a band if there are several.
 
-    ``groups`` are the metrics of each run by name, ``levels`` horizontal lines; ``width`` is in inches.
+    ``groups`` maps names to the metrics of their runs; ``levels`` are horizontal lines; ``width`` is in inches.
     """
     figure, (axes,) = _grid(1, 1, width, 3.4)
     for place, (name, runs) in enumerate(groups.items()):
@@ -50,7 +50,7 @@ def draw_learning_curve(
 
 
 def draw_curves(groups: Mapping[str, Sequence[Rows]], keys: Mapping[str, str], levels: Mapping[str, Levels]) -> Any:
-    """Draw several metrics, one panel each, as `draw_learning_curve`; ``keys`` are labels by metric."""
+    """Draw several metrics as `draw_learning_curve` does, one panel each; ``keys`` maps metrics to labels."""
     figure, panels = _grid(len(keys), 3, 9.0, 2.2, 0.4)
     for axes, (key, label) in zip(panels, keys.items(), strict=True):
         for place, (name, runs) in enumerate(groups.items()):
@@ -58,7 +58,7 @@ def draw_curves(groups: Mapping[str, Sequence[Rows]], keys: Mapping[str, str], l
         _draw_levels(axes, levels.get(label, {}))
         _title(axes, label.replace("_", " "))
     handles: dict[str, Any] = {}
-    for axes in panels:  # a group that lacks a metric is missing in its panel
+    for axes in panels:  # a group that lacks a metric is missing from its panel
         for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
             handles.setdefault(name, handle)
     _legend(figure, handles, 6)
@@ -66,7 +66,7 @@ def draw_curves(groups: Mapping[str, Sequence[Rows]], keys: Mapping[str, str], l
 
 
 def draw_figures(figures: Mapping[str, Mapping[str, IntervalEstimate]]) -> Any:
-    """Draw figures without a common scale: by label a panel, by name a row with mean and interval."""
+    """Draw metrics without a common scale: one panel per label, one row with mean and interval per name."""
     columns = 4
     names = list(dict.fromkeys(name for estimates in figures.values() for name in estimates))
     figure, panels = _grid(len(figures), columns, 9.0, 0.6 + 0.22 * len(names))
@@ -81,9 +81,9 @@ def draw_figures(figures: Mapping[str, Mapping[str, IntervalEstimate]]) -> Any:
 
 
 def draw_estimates(panels: Mapping[str, Panel], levels: Mapping[str, Levels], label: str) -> Any:
-    """Draw shares with intervals: panels by title, a line for each row, a mark for each series.
+    """Draw shares with intervals: one panel per title, one line per row, one marker per series.
 
-    All panels show all rows. ``levels``, by name and row, are strokes in every panel.
+    All panels show all rows. ``levels``, by name and row, are drawn as ticks in every panel.
     """
     every = [series for panel in panels.values() for series in panel.values()]
     rows = list(dict.fromkeys(row for series in every for row in series))
@@ -118,7 +118,7 @@ def draw_estimates(panels: Mapping[str, Panel], levels: Mapping[str, Levels], la
 
 
 def small_multiples(groups: Mapping[str, Sequence[Rows]], keys: Sequence[str]) -> str:
-    """Draw one small figure for each of the ``keys`` that the runs have, as SVG; "" if they have none."""
+    """Draw a small plot for each of the ``keys`` that the runs have; return the SVG, or "" if they have none."""
     every = [row for runs in groups.values() for rows in runs for row in rows]
     present = [key for key in keys if any(row.get(key) is not None for row in every)]
     if not present:
@@ -133,7 +133,7 @@ def small_multiples(groups: Mapping[str, Sequence[Rows]], keys: Sequence[str]) -
 
 
 def probe_multiples(rows: Rows, right: Mapping[str, Sequence[str]]) -> str:
-    """Draw a small figure for each probe in ``probes.jsonl``: action probabilities over steps, ``right`` ones bold."""
+    """Draw a small plot per probe in ``probes.jsonl``: action probabilities over steps, the ``right`` ones bold."""
     titles = list(dict.fromkeys(title for row in rows for title in row["probabilities"]))
     actions = list(dict.fromkeys(a for row in rows for of_title in row["probabilities"].values() for a in of_title))
     figure, panels = _grid(len(titles), 3, 7.2, 1.7, 0.5)
@@ -160,7 +160,7 @@ def probe_multiples(rows: Rows, right: Mapping[str, Sequence[str]]) -> str:
 
 
 def svg(figure: Any) -> str:
-    """Return a figure as SVG, with redacted texts, and without mathematics between two dollar signs."""
+    """Return a figure as SVG with redacted text; dollar signs do not start mathematics."""
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.text import Text
@@ -169,9 +169,9 @@ def svg(figure: Any) -> str:
         text.set_parse_math(False)
         text.set_text(shareable(text.get_text()))
     drawn = io.StringIO()
-    figure.set_dpi(72)  # of every SVG
+    figure.set_dpi(72)  # the resolution of every SVG
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "groundling"}):
-        # `Figure.savefig` would draw everything twice, only to lay it out.
+        # `Figure.savefig` would draw everything twice, just to lay it out.
         metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
         FigureCanvasSVG(figure).print_svg(drawn, metadata=metadata)
     return drawn.getvalue()[drawn.getvalue().index("<svg") :]
@@ -180,7 +180,7 @@ def svg(figure: Any) -> str:
 def save(figure: Any, path: Path) -> list[Path]:
     """Write ``figure`` as ``path`` with the suffixes ``.svg`` and ``.png``; equal figures give equal SVGs."""
     vector, pixels = path.with_suffix(".svg"), path.with_suffix(".png")
-    write_atomically(vector, svg(figure))  # which also cleans the texts of the PNG
+    write_atomically(vector, svg(figure))  # this also redacts the text of the PNG
     options = {"format": "png", "dpi": 150, "metadata": {"Software": None}}
     replace_file(pixels, lambda partial: figure.savefig(partial, **options))
     return [vector, pixels]
@@ -195,17 +195,17 @@ def smooth_curve(rows: Rows, key: str) -> tuple[np.ndarray, np.ndarray]:
 def smooth(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Return a centred moving mean over about a twentieth of the curve, shorter at its ends.
 
-    Weights are episodes, not updates: the few that end in the first updates are short, and mostly successes.
+    Weights count episodes, not updates: the few that end in the first updates are short and mostly successful.
     """
     places, half = np.arange(len(values)), max(1, len(values) // 40)
     first, last = np.maximum(places - half, 0), np.minimum(places + half + 1, len(values))
-    # Differences of running sums: windows of 100,000 updates would be read 5,000 times over.
+    # Running sums: with 100,000 updates, moving windows would read each value 5,000 times.
     weighted, total = (np.concatenate([[0.0], np.cumsum(sums)]) for sums in (values * weights, weights))
     return (weighted[last] - weighted[first]) / (total[last] - total[first])
 
 
 def thinned(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the lowest and the highest point of each of some hundred bins of a long curve, in order."""
+    """Return the lowest and the highest point of each of about a thousand bins of a long curve, in order."""
     size = len(values) // _BINS
     if size < 4:
         return steps, values
@@ -225,7 +225,7 @@ def points(rows: Rows, key: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _curve(rows: Rows, key: str) -> Curve:
-    """A metric's curve, weighted by the episodes of each value; by 1 if updates without ended episodes have values."""
+    """Return a metric's curve, weighted by episodes, or by 1 if updates without ended episodes have values."""
     steps, values = points(rows, key)
     present = np.array([row.get(key) is not None for row in rows], dtype=bool)
     ended = np.diff([row.get("episodes", 0) for row in rows], prepend=0).astype(float)[present]
@@ -233,12 +233,12 @@ def _curve(rows: Rows, key: str) -> Curve:
 
 
 def _draw_group(axes: Any, place: int, name: str, runs: Sequence[Rows], key: str) -> None:
-    """Draw the centre of some runs' curves, with a band if there are several; ``place`` selects colour and style."""
+    """Draw the centre of the runs' curves, with a band if there are several; ``place`` selects colour and style."""
     style = "-" if place < len(COLOURS) else "-."
     curves = [curve for curve in (_curve(rows, key) for rows in runs) if len(curve[0])]
     if not curves:
         return
-    # (points,) that all runs reached, and their smoothed values there, interpolated, (runs, points)
+    # Steps that all runs reached, (points,), and the smoothed values interpolated there, (runs, points)
     steps = curves[0][0][curves[0][0] <= min(steps[-1] for steps, _, _ in curves)]
     values = np.stack([np.interp(steps, s, smooth(values, weights)) for s, values, weights in curves])
     if len(curves) == 1:
@@ -261,7 +261,7 @@ def _colour(place: int) -> str:
 
 
 def _grid(count: int, columns: int, width: float, height: float, extra: float = 0) -> tuple[Any, list[Any]]:
-    """A figure with ``count`` panels, of ``height`` a line and ``extra`` in all, in inches."""
+    """Create a figure with ``count`` panels, ``height`` inches per line and ``extra`` inches in total."""
     from matplotlib.figure import Figure  # no pyplot: it keeps global state and looks for a display
 
     lines = math.ceil(count / columns)
@@ -282,7 +282,7 @@ def _title(axes: Any, title: str, ticks: int = 7, size: float = 9) -> None:
 
 
 def _name_rows(axes: Any, names: Sequence[str], count: int, margin: float) -> None:
-    """Label ``count`` rows from above, at the left panel only."""
+    """Label ``count`` rows from the top, in the left panels only."""
     axes.set_ylim(count - 1 + margin, -margin)
     axes.set_yticks(range(count), shareable(list(names)))
 
@@ -293,7 +293,7 @@ def _legend(figure: Any, handles: Mapping[str, Any], columns: int) -> Any:
 
 
 def _short(number: float) -> str:
-    """Format a number of an axis: 500, 20k, 1.5M."""
+    """Format a number on an axis: 500, 20k, 1.5M."""
     for size, unit in ((1e6, "M"), (1e3, "k")):
         if abs(number) >= size:
             return f"{number / size:g}{unit}"

@@ -1,4 +1,4 @@
-"""`groundling publish`: a trained policy with a model card, in a folder of its own."""
+"""`groundling publish`: write a trained policy and its model card to a folder."""
 
 import json
 import re
@@ -31,19 +31,19 @@ from groundling.rewards.reward_model_part import MODEL, has_rewarded
 from groundling.rewards.sum import FOLDER
 from groundling.training import checkpoint
 
-_KNOWN_MODELS: dict[str, tuple[str, str | None]] = {  # licence and id on the hub (None: not there)
+_KNOWN_MODELS: dict[str, tuple[str, str | None]] = {  # licence, and id on the hub if it is there
     **dict.fromkeys(STARTERS, ("mit", None)),
     SMOLLM2: ("apache-2.0", "HuggingFaceTB/SmolLM2-135M-Instruct"),
 }
-_TRAINING_FILES = (  # files of a checkpoint that only its run needs
+_TRAINING_FILES = (  # files of a checkpoint that only training needs
     *("optimizer.safetensors", "random.safetensors", "collector.safetensors"),
     *("algorithm.json", "run.json"),
 )
-_TOKENIZER_FILES = (  # files with texts that a model reads
+_TOKENIZER_FILES = (  # files with text that a model reads
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("vocab.json", "chat_template.json"),
 )
-_PATH_KEYS = ("path", "file", "dir", "folder")  # ends of keys whose value is a path
+_PATH_KEYS = ("path", "file", "dir", "folder")  # suffixes of keys whose value is a path
 
 
 def publish(
@@ -54,19 +54,19 @@ def publish(
     license: str | None = None,
     repository: str | None = None,
 ) -> Path:
-    """Write a folder with a policy that does not need its run, completely or not at all.
+    """Write a folder, atomically, with a policy that no longer needs its run.
 
-    It has the weights (as `from_pretrained` loads a language model), the run's reward models, ``config.yaml``, a model
-    card, and a manifest by which `groundling.evaluation.target.find` recognises it. Settings and JSON files are
-    redacted: of a path on this machine only the last name remains.
+    It contains the weights (for a language model, as `from_pretrained` loads it), the run's reward models,
+    ``config.yaml``, a model card, and a manifest by which `groundling.evaluation.target.find` recognises the folder.
+    Settings and JSON files are redacted: only the last component of a path on this machine remains.
 
     Args:
-        warn: Called with each reward model that is omitted.
-        license: The licence by its id on the hub, such as ``mit``; None: that of a bundled model.
+        warn: Called with a message about each reward model that is omitted.
+        license: Licence id on the hub, such as ``mit``. If None, the licence of a bundled model is used.
         repository: OWNER/NAME on the hub, for the card.
     """
     if target.checkpoint is None:
-        raise ConfigError(f"{target.agent} has no checkpoint: name a run's folder or one of its checkpoints")
+        raise ConfigError(f"{target.agent} has no checkpoint: pass a run's folder or one of its checkpoints")
     with naming_modules(target.config.imports, target.run_dir):
         target.config.world.check()
     with locked(output_lock(output), f"is publishing into {output}"), new_folder(output) as partial:
@@ -78,7 +78,7 @@ def publish(
             _redact(path)
         counters = checkpoint.counters_of(target.checkpoint)
         checkpoint.write_json(partial / "run.json", {"counters": counters, "versions": checkpoint.versions()})
-        checkpoint.seal(partial)  # without the files that people may edit
+        checkpoint.seal(partial)  # excludes the files written below, which people may edit
         settings = OmegaConf.to_yaml(OmegaConf.create(_settings(target)))
         (partial / "config.yaml").write_text(settings, encoding="utf-8")
         (partial / "README.md").write_text(model_card(target, license, repository), encoding="utf-8")
@@ -86,11 +86,11 @@ def publish(
 
 
 def _policy_files(folder: Path) -> Iterator[str]:
-    """Files of a checkpoint's manifest, without links (which may lead out of it) and files that only the run needs."""
+    """Yield the files in a checkpoint's manifest, except symlinks (which may lead out of it) and training files."""
     written = read_object(folder / checkpoint.MANIFEST)
     for path in folder.rglob("*"):
         relative = path.relative_to(folder)
-        # Of a reward part only its model is published, not what a judge saw and said.
+        # Only the model of a reward part is published, not a judge's inputs and replies.
         is_of_training = relative.parts[0] == FOLDER and relative.parts[2:3] != (MODEL,)
         name = relative.as_posix()
         if name in written and name not in _TRAINING_FILES and not is_of_training and not path.is_symlink():
@@ -98,19 +98,19 @@ def _policy_files(folder: Path) -> Iterator[str]:
 
 
 def _add_reward_models(target: Target, trained: Path, output: Path, warn: Callable[[str], None]) -> None:
-    """Put the run's reward models where a checkpoint has models that learn."""
+    """Save the run's reward models where a checkpoint stores reward models that learn."""
     for name, part in target.config.reward.items():
         if part is None or (part.id or name) != "reward_model" or not part.args.get("path"):
             continue
         source, place = Path(part.args["path"]), output / FOLDER / name / MODEL
         if (source / DESCRIPTION).is_file() and not place.exists():
-            # The run's author named the folder, which may be one of the publisher's that the policy never learnt from.
+            # The run's author chose this path. On the publisher's machine it may be a folder unrelated to the policy.
             # Loading and saving the model copies nothing else.
             model = load_reward_model(source)
             if not has_rewarded(model, trained / FOLDER / name):
                 warn(
-                    f"reward.{name}.args.path={source} is left out, since {trained} was not trained with the reward "
-                    "model in that folder: to publish the reward model too, restore the one of the training"
+                    f"reward.{name}.args.path={source} is not published, since {trained} was not trained with the "
+                    "reward model in that folder: to publish it too, restore the reward model used in training"
                 )
                 continue
             model.save(place, shareable(read_object(source / DESCRIPTION, SETTINGS).get("about")))
@@ -119,14 +119,14 @@ def _add_reward_models(target: Target, trained: Path, output: Path, warn: Callab
 def _settings(target: Target) -> dict[str, Any]:
     original = recorded(target.run_dir / "config.yaml")
     settings: dict[str, Any] = shareable(original)
-    settings.setdefault("name", target.run_dir.name)  # redaction removes a name with an address
+    settings.setdefault("name", target.run_dir.name)  # redaction removes a name that contains an address
     for name in ("path", "tokenizer"):
         settings["model"][name] = _public_name(original["model"][name])
     return settings
 
 
 def _public_name(path: str | None) -> str | None:
-    """Name a model for others: a bundled one by its name, a folder as ``./NAME``, which is no id of the hub."""
+    """Return a model's public name: a bundled model's own name, or ``./NAME`` for a folder, which is not a hub id."""
     for name, folder in STARTERS.items():
         if path in (name, str(folder)):
             return name
@@ -136,7 +136,7 @@ def _public_name(path: str | None) -> str | None:
 
 
 def _redact(path: Path) -> None:
-    """Redact a JSON file; in files with texts that a model reads, only entries that name a file or the base model."""
+    """Redact a JSON file; in files with text that a model reads, only entries that name a file or the base model."""
     is_read = path.name in _TOKENIZER_FILES or FOLDER in path.parts
 
     def redacted(node: Any, key: str = "") -> Any:
@@ -154,7 +154,7 @@ def _redact(path: Path) -> None:
 
 
 def model_card(target: Target, license: str | None = None, repository: str | None = None) -> str:
-    """Return the model card: world, training, evaluations of this checkpoint, and the hub's metadata with the figures.
+    """Return the model card: world, training, evaluations of this checkpoint, and the hub's metadata with the results.
 
     Names come from the run's author, so they are escaped by `in_markdown` or `as_code`.
     """
@@ -172,7 +172,7 @@ def model_card(target: Target, license: str | None = None, repository: str | Non
         name: evaluation
         for name, evaluation in read_evaluations(target.run_dir, type(target.world)).items()
         if evaluation.get("checkpoint") == target.checkpoint.name
-        and evaluation.get("checkpoint_sha256") in (None, digest)  # None: of an earlier version
+        and evaluation.get("checkpoint_sha256") in (None, digest)  # None if an earlier version wrote it
     }
     path = settings["model"]["path"]
     is_language_model = (target.checkpoint / "config.json").exists()
@@ -204,8 +204,8 @@ def model_card(target: Target, license: str | None = None, repository: str | Non
 
 
 def _results(world: str, suite: str, evaluation: Mapping[str, Any]) -> Iterator[EvalResult]:
-    """Results of the trained agent in a suite, in the hub's format."""
-    if evaluation.get("suite") not in PROTOCOLS:  # which have names of their own
+    """Yield the trained agent's results in a suite, in the hub's format."""
+    if evaluation.get("suite") not in PROTOCOLS:  # protocols have their own names
         world = shareable(plain(str(evaluation.get("name", world))))
     trained = evaluation["agents"].get("trained", {"figures": {}})
     for name, figure in trained["figures"].items():
@@ -214,7 +214,7 @@ def _results(world: str, suite: str, evaluation: Mapping[str, Any]) -> Iterator[
                 task_type="reinforcement-learning",
                 dataset_type=world,
                 dataset_name=f"{world}, {suite}",
-                dataset_config=suite,  # by which the hub tells them apart
+                dataset_config=suite,  # the hub distinguishes results by this
                 metric_type=name,
                 metric_value=figure["value"],
                 metric_args={"low": figure["low"], "high": figure["high"], "episodes": trained["episodes"]},

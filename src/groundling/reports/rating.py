@@ -1,7 +1,7 @@
 """Forms on which people rate generated texts, and a summary of their answers.
 
-A folder has a form (``form.html``, works offline, downloads answers), the same as a spreadsheet (``sheet.csv``), and
-the key (``key.json``), which names the system behind each text and is not for the raters.
+A folder contains a form (``form.html``, which works offline and downloads the answers), the same form as a spreadsheet
+(``sheet.csv``), and the key (``key.json``), which names the system behind each text and must be kept from the raters.
 """
 
 import csv
@@ -57,7 +57,7 @@ class RatedItem(BaseModel):
 
     id: str
     sample: str = ""  # the sample of the predictions
-    systems: list[str]  # writers of the texts; not shown
+    systems: list[str]  # systems that wrote the texts; not shown
     prompt: str = Field("", exclude=True)
     texts: list[str] = Field([], exclude=True)
 
@@ -79,13 +79,13 @@ class _Key(BaseModel):
 
 @dataclass(frozen=True)
 class Rating:
-    """People's rating of a system with regard to one question."""
+    """Human ratings of a system for one question."""
 
     system: str
     question: str
-    mean: float  # mean answer from 1 to 5; of pairs the share that the system won, with ties as halves
+    mean: float  # mean answer from 1 to 5; for pairs, the share that the system won, with ties as halves
     num_answers: int
-    agreement: float  # Krippendorff's alpha of the question, over all systems; NaN without two comparable raters
+    agreement: float  # Krippendorff's alpha of the question, over all systems; NaN unless two raters are comparable
 
 
 def write_form(
@@ -96,15 +96,15 @@ def write_form(
     num_samples: int = 50,
     seed: int = 0,
 ) -> Path:
-    """Write a form on which texts are rated, in random order; return its path.
+    """Write a form for rating texts, shown in random order; return its path.
 
     Args:
         kind: ``likert`` rates each text by itself, ``pairwise`` compares the texts of two systems, in a random order
             for each pair.
-        predictions: By system, a JSONL file with ``prompt`` and ``generation`` (``sample_id`` if prompts repeat), as
-            runs write it.
-        folder: A folder without a form.
-        num_samples: Number of random samples; every system's text of each is rated.
+        predictions: Each system's JSONL file with ``prompt`` and ``generation`` (``sample_id`` if prompts repeat), as
+            written by runs.
+        folder: A folder that contains no form yet.
+        num_samples: Number of random samples; every system's text for each sample is rated.
     """
     if len(predictions) != 2 and (kind == "pairwise" or not predictions):
         needed = "two systems" if kind == "pairwise" else "at least one system"
@@ -114,10 +114,10 @@ def write_form(
     drawn = _draw(predictions, num_samples, rng)
     items = _items(kind, drawn, rng)
     if (folder / _KEY).exists():
-        raise ConfigError(f"{folder} holds a form already, and its answers need its key: name another folder")
+        raise ConfigError(f"{folder} already contains a form, whose answers need its key: choose a different folder")
     folder.mkdir(parents=True, exist_ok=True)
     key = json.dumps(_Key(kind=kind, task=task, items=items).model_dump(), indent=1, ensure_ascii=False) + "\n"
-    write_atomically(folder / _SHEET, "\ufeff" + _sheet(kind, rating_task, items))  # Excel then reads UTF-8
+    write_atomically(folder / _SHEET, "\ufeff" + _sheet(kind, rating_task, items))  # with a BOM, Excel reads UTF-8
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("groundling.reports", "."), autoescape=True, undefined=jinja2.StrictUndefined
     )
@@ -131,19 +131,19 @@ def write_form(
         form=hashlib.sha256(key.encode()).hexdigest()[:16],  # under which a browser stores the answers
     )
     write_atomically(folder / _FORM, page)
-    write_atomically(folder / _KEY, key)  # last: a folder with a key holds a complete form
+    write_atomically(folder / _KEY, key)  # written last: a folder with a key has a complete form
     return folder / _FORM
 
 
 def read_answers(folder: Path, answers: Sequence[Path]) -> list[Rating]:
     """Summarise the answers to the form in ``folder``, by question and system.
 
-    ``answers`` are CSV files with the columns ``rater``, ``item`` and the questions; an empty cell is no answer.
+    ``answers`` are CSV files with the columns ``rater``, ``item`` and the questions; an empty cell means no answer.
     """
     try:
         key = _Key.model_validate(read_object(folder / _KEY))
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{folder / _KEY} cannot be read: name the folder that the form was written to") from error
+        raise ConfigError(f"{folder / _KEY} cannot be read: pass the folder that the form was written to") from error
     allowed = [*map(str, range(1, LIKERT_POINTS + 1))] if key.kind == "likert" else [*_SIDES, TIE]
     systems = {item.id: item.systems for item in key.items}
     questions = [question["id"] for question in find_rating_task(key.task)["questions"]]
@@ -168,27 +168,27 @@ def read_answers(folder: Path, answers: Sequence[Path]) -> list[Rating]:
 def _draw(
     predictions: Mapping[str, Path], num_samples: int, rng: np.random.Generator
 ) -> dict[str, dict[str, dict[str, Any]]]:
-    """Draw samples that all systems have; return their rows by sample and system."""
+    """Choose random samples that all systems have; return their rows by sample and system."""
     rows = {system: _predictions(path) for system, path in predictions.items()}
     first, *others = rows.values()
     common = [sample for sample in first if all(sample in other for other in others)]
     if not common:
-        raise GroundlingError(f"{', '.join(rows)} have no sample in common: they must be of the same split")
+        raise GroundlingError(f"{', '.join(rows)} have no sample in common: use predictions for the same split")
     for sample in common:
         for system, other in rows.items():
             if other[sample]["prompt"] != first[sample]["prompt"]:
                 raise GroundlingError(
-                    f"{next(iter(rows))} and {system} have different prompts for sample {sample[:60]!r}: rate "
-                    "systems whose predictions are of the same pool and split"
+                    f"{next(iter(rows))} and {system} have different prompts for sample {sample[:60]!r}: use "
+                    "predictions for the same pool and split"
                 )
     if not 1 <= num_samples <= len(common):
-        raise ConfigError(f"num_samples={num_samples}: there are {len(common)} samples to draw from")
+        raise ConfigError(f"num_samples={num_samples}: expected 1 to {len(common)}, the number of samples")
     chosen = rng.choice(len(common), num_samples, replace=False)
     return {common[i]: {system: rows[system][common[i]] for system in rows} for i in chosen}
 
 
 def _predictions(path: Path) -> dict[str, dict[str, Any]]:
-    """Rows of a JSONL file by their ``sample_id`` (as runs have it), ``id``, or prompt."""
+    """Return the rows of a JSONL file by ``sample_id`` (which runs write), ``id`` or prompt."""
     if not path.is_file():
         raise ConfigError(f"there is no file {path}")
     rows: dict[str, dict[str, Any]] = {}
@@ -198,10 +198,10 @@ def _predictions(path: Path) -> dict[str, dict[str, Any]]:
         except (KeyError, TypeError) as error:
             raise GroundlingError(f"{where} is not a JSON object with prompt and generation: {error}") from error
         if not isinstance(prompt, str) or not isinstance(generation, str):
-            raise GroundlingError(f"{where}: prompt and generation must be texts")
+            raise GroundlingError(f"{where}: prompt and generation must be strings")
         sample = str(row.get("sample_id", row.get("id", prompt)))
         if sample in rows:
-            raise GroundlingError(f"{where}: sample {sample[:60]!r} comes twice: give each row its own sample_id")
+            raise GroundlingError(f"{where}: sample {sample[:60]!r} occurs twice: give each row its own sample_id")
         rows[sample] = {"prompt": prompt, "generation": generation}
     return rows
 
@@ -209,7 +209,7 @@ def _predictions(path: Path) -> dict[str, dict[str, Any]]:
 def _items(
     kind: Kind, drawn: Mapping[str, Mapping[str, Mapping[str, Any]]], rng: np.random.Generator
 ) -> list[RatedItem]:
-    """Make the items of a form from the rows by sample and system, in random order."""
+    """Create the items of a form from the rows by sample and system, in random order."""
     if kind == "likert":
         each = [(sample, [system]) for sample, rows in drawn.items() for system in rows]
         shown = [each[place] for place in rng.permutation(len(each))]
@@ -239,7 +239,7 @@ def _sheet(kind: Kind, task: Mapping[str, Any], items: Sequence[RatedItem]) -> s
 
 
 def _answer_rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield the rows of a CSV file, each with its place for messages."""
+    """Yield the rows of a CSV file, each with its location for error messages."""
     if not path.is_file():
         raise ConfigError(f"there is no file {path}")
     with open_csv(path) as rows:
@@ -253,7 +253,7 @@ def _answer_rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
 def _ratings(
     kind: Kind, question: str, answers: Mapping[tuple[str, str], str], systems: Mapping[str, Sequence[str]]
 ) -> Iterator[Rating]:
-    """Summarise the answers to a question, which are given by item and rater."""
+    """Summarise the answers to a question; ``answers`` are keyed by item and rater."""
     units: dict[str, list[Any]] = {}  # by item, numbers or winners
     for (item, _), answer in answers.items():
         winner = answer if answer not in _SIDES else systems[item][_SIDES.index(answer)]
@@ -268,11 +268,11 @@ def _ratings(
 
 
 def krippendorff_alpha(units: Sequence[Sequence[Any]], level: Literal["nominal", "ordinal"]) -> float:
-    """Return Krippendorff's alpha: 1 minus the ratio of observed and expected disagreement.
+    """Return Krippendorff's alpha: 1 minus the ratio of observed to expected disagreement.
 
-    After Krippendorff 2011, *Computing Krippendorff's alpha-reliability*: pairs of values within a unit, each unit
-    weighted by its number of values; units of fewer than two values are ignored. ``ordinal`` uses only the order of
-    numbers. NaN if all values are equal.
+    Follows Krippendorff 2011, *Computing Krippendorff's alpha-reliability*: values are compared within each unit, and
+    units are weighted by their number of values. Units with fewer than two values are ignored. ``ordinal`` uses
+    only the order of numbers. NaN if all values are equal.
     """
     compared = [unit for unit in units if len(unit) > 1]
     values = sorted({value for unit in compared for value in unit})
@@ -284,7 +284,7 @@ def krippendorff_alpha(units: Sequence[Sequence[Any]], level: Literal["nominal",
     totals = coincidences.sum(1)
     if level == "nominal":
         distances = 1 - np.eye(len(values))
-    else:  # squared number of values between two, with half of their own counts
+    else:  # squared number of values between the two, plus half of each one's own count
         middle = np.cumsum(totals) - totals / 2
         distances = np.square(middle[:, None] - middle[None, :])
     observed = (coincidences * distances).sum()

@@ -1,4 +1,4 @@
-"""Content of a run's folder, for reports."""
+"""The content of a run's folder, for reports."""
 
 import base64
 import io
@@ -49,21 +49,21 @@ _LEARNING_FIGURES = (  # metrics of algorithms and episodes in every world
 
 @dataclass
 class RunFolder:
-    """A run, as reports show it."""
+    """The content of a run's folder."""
 
     run_dir: Path
     config: Config
     metrics: list[dict[str, Any]]
     evaluations: dict[str, dict[str, Any]]  # evaluations by suite, or suite and name
     samples: list[dict[str, Any]]  # recorded episodes
-    texts: dict[str, list[dict[str, Any]]]  # of the trained writer's last evaluations, by file in predictions/
-    validations: list[dict[str, Any]]  # figures of the validation split, one row for each measurement
-    train_texts: list[dict[str, Any]]  # some texts of some updates of a writer
+    texts: dict[str, list[dict[str, Any]]]  # texts of the trained agent's last evaluations, by file in predictions/
+    validations: list[dict[str, Any]]  # metrics on the validation split, one row per measurement
+    train_texts: list[dict[str, Any]]  # sample texts of some training updates
     forgetting: dict[str, Any] | None  # content of forgetting.json
 
     @cached_property
     def world(self) -> World:
-        """World of the training; its env may be unavailable."""
+        """The world of the training; its env may be unavailable."""
         return world_of(self.config)
 
     @cached_property
@@ -74,13 +74,13 @@ class RunFolder:
 
     @cached_property
     def tables(self) -> list[ReportTable]:
-        """Further tables of its world about the evaluations."""
+        """Further tables that the world provides for the evaluations."""
         world = self.world
         return world.tables(self.evaluations) if isinstance(world, Exhibit) else []
 
     @property
     def has_model(self) -> bool:
-        """True if the policy has a language model; False also for a policy that is not registered here."""
+        """True if the policy has a language model; False if it has none or the policy is not registered here."""
         return self.config.policy.id in policies and has_model(self.config.policy.id)
 
     @property
@@ -90,7 +90,7 @@ class RunFolder:
 
     @property
     def figure(self) -> tuple[str, str]:
-        """The main metric of the training, and its label."""
+        """The main training metric and its label."""
         present = {name for row in self.metrics for name, value in row.items() if value is not None}
         if any("probability" in row for row in self.metrics):  # a clone
             return "loss", "loss"
@@ -100,11 +100,11 @@ class RunFolder:
 
     @property
     def settings(self) -> str:
-        """Settings as YAML, as they may be shared."""
+        """The settings as YAML, redacted for sharing."""
         return OmegaConf.to_yaml(OmegaConf.create(shareable(recorded(self.run_dir / "config.yaml"))))
 
     def episodes(self) -> dict[str, list[EpisodeView]]:
-        """Return the recorded episodes by suite or suite and name, the usual suite first."""
+        """Return the recorded episodes by suite (or suite and name), the usual suite first."""
         shown: dict[str, list[EpisodeView]] = {}
         for sample in self.samples:
             suite = str(sample["suite"])
@@ -112,21 +112,21 @@ class RunFolder:
             try:
                 world = world_of(changed(self.config, sample["overrides"], purpose="showing"))
                 if not isinstance(world, Exhibit):
-                    raise RunError(f"{file} holds an episode, and {world.spec.name} has none to show: delete it")
+                    raise RunError(f"{file} contains an episode, but {world.spec.name} has none: delete it")
                 shown.setdefault(suite, []).append(world.view(self.run_dir, sample))
             except ConfigError as error:
                 raise ConfigError(
-                    f"{file} holds episodes that cannot be played here ({error}): fix that, or delete the file"
+                    f"{file} contains episodes that cannot be replayed here ({error}): fix this, or delete the file"
                 ) from error
             except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
                 raise RunError(
-                    f"{file} holds an episode that this version cannot read ({error!r}): run `groundling evaluate` "
-                    "again"
+                    f"{file} contains an episode that this version cannot read ({error!r}): run `groundling "
+                    "evaluate` again"
                 ) from error
         return shown
 
     def by_suite(self) -> tuple[str, list[str], list[tuple[str, str, list[Cell]]]]:
-        """Return the evaluations' first figure (a protocol's mean): name, agents, rows of suite, overrides, cells."""
+        """Return the first metric (a protocol's mean): name, agents, and rows of suite, overrides and cells."""
         suites = [one for one in self.evaluations.values() if not _is_protocol(one)]
         figure = next((name for one in suites for name in _figure_names(one)), "")
         agents = list(dict.fromkeys(agent for one in self.evaluations.values() for agent in one["agents"]))
@@ -151,7 +151,7 @@ def read_run(run_dir: Path, metrics: list[dict[str, Any]] | None = None) -> RunF
         samples=[
             sample | {"suite": path.stem}
             for path in _suite_files(run_dir / "samples", world)
-            if path.stem in evaluations  # the figures, written last, show that an evaluation is complete
+            if path.stem in evaluations  # this file is written last, when the evaluation is complete
             for sample in _samples(path)
         ],
         texts={
@@ -167,17 +167,17 @@ def read_run(run_dir: Path, metrics: list[dict[str, Any]] | None = None) -> RunF
 
 
 def read_evaluations(run_dir: Path, world: type[World]) -> dict[str, dict[str, Any]]:
-    """Read a run's evaluations by suite or suite and name, the usual suite first."""
+    """Read a run's evaluations by suite (or suite and name), the usual suite first."""
     return {path.stem: read_evaluation(path) for path in _suite_files(run_dir / "evaluation", world)}
 
 
 def usual_suite(world: World | type[World]) -> str:
-    """Return the suite of an evaluation that names none."""
+    """Return the suite that is evaluated by default."""
     return next(iter(world.suites))
 
 
 def learning_figures(runs: Sequence[RunFolder]) -> list[str]:
-    """Return the metrics to draw, with those of the runs' worlds and reward parts."""
+    """Return the metrics to draw, including those of the runs' worlds and reward parts."""
     of_worlds = [name for run in runs for name in kind(run.config.world.id).presentation.first_figures]
     columns = dict.fromkeys(name for run in runs for row in run.metrics for name in row)
     parts = [name for name in columns if name.startswith("reward/")]
@@ -185,7 +185,7 @@ def learning_figures(runs: Sequence[RunFolder]) -> list[str]:
 
 
 def figures_of(evaluation: Evaluation) -> list[tuple[str, list[Cell]]]:
-    """Return one row for each figure of an evaluation: its name, and each agent's cell."""
+    """Return one row for each metric of an evaluation: its name and each agent's cell."""
     agents = evaluation["agents"].values()
     return [
         (name.replace("_", " "), [_cell(agent["figures"].get(name)) for agent in agents])
@@ -194,7 +194,7 @@ def figures_of(evaluation: Evaluation) -> list[tuple[str, list[Cell]]]:
 
 
 def picture_of(frame: Frame, pixels: int) -> str | None:
-    """Return a frame's picture as the data URL of a PNG of at most ``pixels`` a side; None without pictures."""
+    """Return a frame's picture as a PNG data URL of at most ``pixels`` per side; None if it has no picture."""
     drawn = frame.draw()
     if drawn is None:
         return None
@@ -231,7 +231,7 @@ def _samples(path: Path) -> list[dict[str, Any]]:
     if not isinstance(samples, list) or not all(
         isinstance(one, dict) and isinstance(one.get("overrides"), list) for one in samples
     ):
-        raise RunError(f"{path} holds no episodes that this version can read: run `groundling evaluate` again")
+        raise RunError(f"{path} contains no episodes that this version can read: run `groundling evaluate` again")
     return samples
 
 

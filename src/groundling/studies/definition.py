@@ -1,4 +1,4 @@
-"""Studies as YAML files: several arms, each trained with several seeds and evaluated alike."""
+"""Studies as YAML files: several arms, each trained with several seeds and evaluated in the same way."""
 
 import re
 from collections.abc import Sequence
@@ -17,13 +17,13 @@ from groundling.worlds import agents
 
 def _name(name: str) -> str:
     if not re.fullmatch(r"\w[\w.+-]*", name):  # names of folders and files
-        raise ValueError("a name that begins with a letter, digit or _, and continues with these, dots, + and -")
+        raise ValueError("a name that starts with a letter, digit or _ and contains only these, dots, + and -")
     return name
 
 
 def _seeds(seeds: list[int]) -> list[int]:
     if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
-        raise ValueError("numbers, each once, as in 1,2,3")
+        raise ValueError("distinct non-negative integers, as in 1,2,3")
     return seeds
 
 
@@ -41,16 +41,16 @@ class Arm(Section):
     overrides: list[str] = []
     """Applied after the experiment and the study's common overrides."""
     data: str | None = None
-    """For algorithms that clone, the player of the training.steps transitions: one of the world's agents (such as
-    expert) or another arm (its trained agent of the same seed)."""
+    """For algorithms that clone, the agent that plays the training.steps transitions: one of the world's agents (such
+    as expert) or another arm (its trained agent with the same seed)."""
     suites: list[str] | None = None
-    """Tests; null: the study's. ``(shared)`` averages over suites of the other arms only."""
+    """Test suites; if null, those of the study. ``(shared)`` averages only over suites of arms without their own."""
     seeds: Seeds | None = None
-    """A subset of the study's seeds, for an expensive arm; null: all."""
+    """A subset of the study's seeds, for an expensive arm; if null, all of them."""
 
 
 class Study(Section):
-    """Arms, seeds and tests."""
+    """The arms, seeds and tests of a study."""
 
     name: Name
     title: str = ""
@@ -59,16 +59,16 @@ class Study(Section):
     """A paragraph of the results' README."""
     seeds: Seeds = [1, 2, 3]
     suites: list[str] | None = None
-    """Tests of `groundling evaluate`; null: the usual one of the arm's world. An arm skips those that do not suit it.
-    Worlds whose studies report all figures, not successes alone, report the first suite."""
+    """Test suites; if null, the usual suite of the arm's world. An arm skips suites that do not apply to it. Worlds
+    whose studies report all metrics, not only success, report the first suite."""
     episodes: Annotated[int, Ge(1)] = 200
     """Episodes that each agent plays in each test."""
     common: list[str] = []
     """Overrides of all arms."""
     reference: str | None = None
-    """The arm from which the others' differences are reported, seed by seed."""
+    """The arm with which the others are compared, seed by seed."""
     arms: Annotated[dict[Name, Arm], Field(min_length=1)]
-    """By name, in the order in which they run; a clone of another arm follows it."""
+    """Arms by name, in the order in which they run; a clone of another arm must follow it."""
 
     def find_arm(self, name: str) -> Arm:
         """Return an arm; raise `ConfigError` if the study has none of that name."""
@@ -78,9 +78,9 @@ class Study(Section):
 
 
 _SET_BY_STUDY = {  # keys of a run that the study itself sets, and the alternative
-    "seed": "give seeds=1,2,3",
-    "run_dir": "give --runs FOLDER",
-    "name": "it is the arm's name: rename the arm",
+    "seed": "use seeds=1,2,3",
+    "run_dir": "use --runs FOLDER",
+    "name": "rename the arm instead",
 }
 
 
@@ -92,9 +92,9 @@ def studies() -> dict[str, str]:
 def read_study(name: str, settings: Sequence[str] = ()) -> tuple[Study, dict[str, Arm]]:
     """Read a bundled study or a YAML file; return it with all its arms, and the selected arms.
 
-    Settings ``seeds=1,2``, ``episodes=N``, ``suites=NAME,NAME`` and ``arms=NAME,NAME`` (only these) change the study,
-    ``arms.NAME.KEY=VALUE`` a key of one arm's runs, ``KEY=VALUE`` of all runs. Raises `ConfigError` if the file has
-    overrides that only settings may have.
+    The settings ``seeds=1,2``, ``episodes=N``, ``suites=NAME,NAME`` and ``arms=NAME,NAME`` (the selected arms) change
+    the study, ``arms.NAME.KEY=VALUE`` changes one arm's runs, and ``KEY=VALUE`` all runs. Raises `ConfigError` if the
+    file contains overrides that are allowed only in ``settings``.
     """
     bundled = _bundled()
     if not name.endswith((".yaml", ".yml")) and name not in bundled:
@@ -112,7 +112,7 @@ def read_study(name: str, settings: Sequence[str] = ()) -> tuple[Study, dict[str
             values = [int(one) if one.isdecimal() and len(one) < 20 else one for one in value.strip("[]").split(",")]
             is_number = key == "episodes" and len(values) == 1
             study = Study.of({**study.model_dump(), key: values[0] if is_number else values})
-            if key == "suites":  # those of the command line hold for all arms
+            if key == "suites":  # suites on the command line apply to all arms
                 for one in study.arms.values():
                     one.suites = None
         elif key.lstrip("~").startswith("arms."):
@@ -152,15 +152,15 @@ def _load(path: Path) -> Study:
 
 
 def _check_references(study: Study) -> None:
-    """Raise `ConfigError` where an arm or the reference names an arm or a seed that the study lacks."""
+    """Raise `ConfigError` if an arm or the reference names an arm or a seed that the study lacks."""
     before = [*agents()]
     for name, arm in study.arms.items():
         if arm.data is not None and arm.data not in before:
-            raise ConfigError(f"arms.{name}.data: {unknown('agent, or arm before it,', arm.data, before)}")
+            raise ConfigError(f"arms.{name}.data: {unknown('agent or earlier arm', arm.data, before)}")
         before.append(name)
         if beyond := sorted({*(arm.seeds or ())} - {*study.seeds}):
             raise ConfigError(
-                f"arms.{name}.seeds: {beyond} are not among the study's seeds, {study.seeds}: name some of these"
+                f"arms.{name}.seeds: {beyond} are not among the study's seeds, {study.seeds}: choose some of these"
             )
     if study.reference is not None and study.find_arm(study.reference).experiment in agents():
-        raise ConfigError(f"reference: {study.reference} is not trained: name an arm that is")
+        raise ConfigError(f"reference: {study.reference} is not trained: choose an arm that is")

@@ -1,4 +1,4 @@
-"""Results of a study by all figures of one suite."""
+"""Results of a study: all metrics of one suite."""
 
 import csv
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ _Finished = Sequence[tuple[StudyJob, Mapping[str, Any]]]  # Jobs with their eval
 
 @dataclass(frozen=True)
 class FigureRow:
-    """A figure of an arm: the mean over seeds of the means over held-out episodes, with its interval."""
+    """A metric of an arm: the mean over seeds of the means over held-out episodes, with its interval."""
 
     arm: str
     figure: str
@@ -32,7 +32,7 @@ class FigureRow:
 
 
 def page_of_figures(study: Study, jobs: Sequence[StudyJob], world: type[World]) -> StudyPage:
-    """Make the results page of the finished jobs by all figures of their first suite, which is the same for all."""
+    """Create the results page of the finished jobs, with all metrics of their first suite, which they share."""
     suite = jobs[0].suites[0]
     evaluations = [(job, job.evaluations().get(suite)) for job in jobs if job.is_trained()]
     finished = [(job, evaluation) for job, evaluation in evaluations if evaluation is not None]
@@ -52,9 +52,9 @@ def page_of_figures(study: Study, jobs: Sequence[StudyJob], world: type[World]) 
     return StudyPage(
         explanation=(
             f"Seeds: {', '.join(map(str, study.seeds))}; {study.episodes} held-out {episodes} per run; "
-            f"{unit} of training: {trained}. Means over seeds of the means over {episodes}, with 95 % bootstrap intervals "
-            "over seeds. With few seeds an interval spans at most the lowest to the highest seed: it shows the spread of "
-            "these seeds and does not predict other seeds. `episodes.csv` has each episode, `curves.csv` each update."
+            f"{unit} of training: {trained}. Values are means over seeds of means over {episodes}, with 95 % "
+            "bootstrap intervals over seeds. With few seeds, an interval spans at most the range of the seeds' means: it "
+            "does not predict other seeds. `episodes.csv` lists each episode, `curves.csv` each update."
         ),
         sections=_sections(study, world, suite, rows, pictures),
         tables={
@@ -73,7 +73,7 @@ def page_of_figures(study: Study, jobs: Sequence[StudyJob], world: type[World]) 
 
 
 def _rows(finished: _Finished) -> list[FigureRow]:
-    """Rows of the figures that every seed of an arm has."""
+    """Return the rows of the metrics that every seed of an arm has."""
     rows = []
     for arm in dict.fromkeys(job.arm for job, _ in finished):
         by_seed = [content["agents"][job.agent]["figures"] for job, content in finished if job.arm == arm]
@@ -86,7 +86,7 @@ def _rows(finished: _Finished) -> list[FigureRow]:
 
 
 def _episodes(jobs: Sequence[StudyJob], suite: str) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of all runs' held-out episodes by the agent itself; a missing cell is empty."""
+    """Return the header and rows of the held-out episodes of each run's own agent; missing cells are empty."""
     episodes: list[dict[str, str]] = []
     for job in jobs:
         with (job.run_dir / "evaluation" / f"{suite}.csv").open(encoding="utf-8", newline="") as file:
@@ -105,7 +105,7 @@ def _draw(
     metrics: Sequence[tuple[StudyJob, Sequence[Mapping[str, Any]]]],
     rows: Sequence[FigureRow],
 ) -> dict[str, Any]:
-    """Draw ``training``, the curves of trained arms, and ``held-out``, all figures."""
+    """Draw ``training``, the curves of trained arms, and ``held-out``, all metrics."""
     drawn = {}
     curves = {
         arm: of_arm
@@ -146,18 +146,18 @@ def _sections(
         text.append(f"`{suite}`: {world.suites[suite]}.")
     text += [markdown_table(["", *(f"{arm}: {study.arms[arm].about}" for arm in arms)], table), *_separations(rows)]
     if "held-out" in pictures:
-        text.append(f"![Figures of the held-out {episodes}](held-out.svg)")
+        text.append(f"![Metrics of the held-out {episodes}](held-out.svg)")
     if "training" in pictures:
         text += [
-            f"## Training\n\n![Figures of the training {episodes} over {world.presentation.unit}](training.svg)",
-            f"Smoothed means over finished {episodes}. Bands: 95 % bootstrap intervals over seeds. Dashed: untrained arms "
-            f"on held-out {episodes}.",
+            f"## Training\n\n![Metrics of the training {episodes} over {world.presentation.unit}](training.svg)",
+            f"Smoothed means over finished {episodes}. Bands: 95 % bootstrap intervals over seeds. Dashed lines: untrained "
+            f"arms on held-out {episodes}.",
         ]
     return text
 
 
 def _separations(rows: Sequence[FigureRow]) -> list[str]:
-    """List the figures in which every seed of the first arm lies on one side of every seed of another."""
+    """List the metrics in which all seeds of the first arm lie above, or all below, all seeds of another arm."""
     if not rows or len(rows[0].of_seeds) < 2:
         return []
     first_arm = rows[0].arm
@@ -170,5 +170,5 @@ def _separations(rows: Sequence[FigureRow]) -> list[str]:
         if is_above or max(first[row.figure]) < min(row.of_seeds):
             figure = in_markdown(row.figure.replace("_", " "))
             found.append(f"- {figure}: {'above' if is_above else 'below'} {row.arm}")
-    heading = f"Figures in which all seeds of *{first_arm}* are above or below all seeds of another arm:"
+    heading = f"Metrics in which all seeds of *{first_arm}* are above or below all seeds of another arm:"
     return [heading, "\n".join(found) or "- none"]

@@ -1,4 +1,4 @@
-"""Results of a study: the scores of its runs, summaries over seeds, and a folder of CSVs, pictures and a README."""
+"""Results of a study: the scores of its runs, summaries over seeds, and a folder of CSV files, plots and a README."""
 
 import json
 import shlex
@@ -39,7 +39,7 @@ class Score:
     high: float
     first_named: float | None  # share of episodes whose first interaction is with the named thing, if reported
     first_none: float | None  # share of the episodes without an interaction
-    first_precision: float | None  # the same among episodes with an interaction; None without any
+    first_precision: float | None  # first_named among the episodes with an interaction; None without any
     first_chance: float | None
 
 
@@ -54,7 +54,7 @@ class RunResult:
 
 
 def result_of(job: StudyJob) -> RunResult | None:
-    """Read the result in the job's folder; None before it is trained."""
+    """Read the result from the job's folder; return None if the job is not trained yet."""
     if not job.is_trained():
         return None
     evaluations, scores = job.evaluations(), []
@@ -74,11 +74,11 @@ def result_of(job: StudyJob) -> RunResult | None:
 
 
 SHARED = "(shared)"
-"""In place of a suite: each seed's mean over the suites of every trained arm, without controls (in which an agent that
-reads its mission fails) and arms with their own suites."""
+"""Stands for a suite: each seed's mean over the suites that all trained arms share, without controls (in which agents
+that read their mission fail). Arms with their own suites are excluded."""
 
 BySeed = dict[int, float]
-Table = dict[tuple[str, str], dict[str, BySeed]]  # by arm and agent, by suite, a value of each seed
+Table = dict[tuple[str, str], dict[str, BySeed]]  # each seed's value, by (arm, agent) and by suite
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,8 @@ class SummaryRow:
 
     arm: str
     measure: str
-    """success, area (under the curve of success in training), difference (of success or area from the reference arm's
-    with the same seed), change (of success from the same agent's in the usual suite), or one of `FIRST`."""
+    """success, area (under the curve of training success), difference (of success or area from the reference arm with
+    the same seed), change (of success from the same agent's in the usual suite), or one of `FIRST`."""
     agent: str
     suite: str  # empty for the area
     seeds: int
@@ -96,7 +96,7 @@ class SummaryRow:
 
 
 def summarize(results: Sequence[RunResult], study: Study, usual: str, controls: Collection[str]) -> list[SummaryRow]:
-    """Summarise a study's results; changes are from ``usual``, the training's suite; for ``controls`` see `SHARED`."""
+    """Summarise a study's results; changes are relative to the suite ``usual``; for ``controls`` see `SHARED`."""
     scores = [score for one in results for score in one.scores]
     success, areas = by_arm(scores), _areas(results)
     shared = shared_suites(success, controls, [name for name, arm in study.arms.items() if arm.suites])
@@ -133,15 +133,15 @@ def by_arm(scores: Sequence[Score], measure: str = "success") -> Table:
 
 
 def shared_suites(success: Table, controls: Collection[str], apart: Collection[str]) -> list[str]:
-    """Return the suites of all trained arms, without ``controls``; arms ``apart`` count only if no others do."""
+    """Return the suites that all trained arms share, without ``controls``; ``apart`` arms are used only if alone."""
     trained = {arm: set(suites) for (arm, agent), suites in success.items() if agent == "trained"}
     usual = [suites for arm, suites in trained.items() if arm not in apart] or [*trained.values()]
     return sorted(set.intersection(*usual) - set(controls)) if usual else []
 
 
 def with_shared(table: Table, shared: Sequence[str]) -> Table:
-    """Add `SHARED`, each seed's mean over the shared suites, where an agent has all of them."""
-    # If suites and seeds were one sample, an effect in a single suite would be cut off as an outlier.
+    """Add `SHARED`, each seed's mean over the shared suites, for agents that have all of them."""
+    # If suites and seeds were pooled, an effect in a single suite would be trimmed as an outlier.
     added: Table = {}
     for key, suites in table.items():
         added[key] = suites
@@ -153,7 +153,7 @@ def with_shared(table: Table, shared: Sequence[str]) -> Table:
 
 
 def differences(table: Table, reference: str | None) -> Table:
-    """Return differences of trained agents from the reference arm's of the same seeds, on the same episodes."""
+    """Return trained agents' differences from the reference arm with the same seeds, on the same episodes."""
     of_reference = {} if reference is None else table.get((reference, "trained"), {})
     return {
         (arm, agent): {
@@ -167,7 +167,7 @@ def differences(table: Table, reference: str | None) -> Table:
 
 
 def changes(success: Table, usual: str) -> Table:
-    """Return differences of trained agents' success in other suites from their success in the usual one."""
+    """Return trained agents' success in other suites minus their success in the usual one."""
     return {
         key: {suite: _minus(by_seed, suites[usual]) for suite, by_seed in suites.items() if suite != usual}
         for key, suites in success.items()
@@ -186,12 +186,12 @@ def rows_of(measure: str, table: Table) -> list[SummaryRow]:
 
 
 def _minus(by_seed: BySeed, other: BySeed) -> BySeed:
-    """Differences of the seeds that both have."""
+    """Return the differences for the seeds that both have."""
     return {seed: value - other[seed] for seed, value in by_seed.items() if seed in other}
 
 
 def _areas(results: Sequence[RunResult]) -> Table:
-    """Area under the curve of training success, of arms that learn from their own episodes."""
+    """Return the area under the curve of training success of arms that learn from their own episodes."""
     areas: Table = {}
     for one in results:
         steps, values = plots.smooth_curve(one.rows, "success_rate")
@@ -207,14 +207,14 @@ def _areas(results: Sequence[RunResult]) -> Table:
 class StudyPage:
     """Content of a results folder."""
 
-    explanation: str  # first paragraph of the README: how figures are computed
+    explanation: str  # first paragraph of the README: how the results are computed
     sections: Sequence[str]  # further paragraphs, in Markdown
     tables: Mapping[str, tuple[Sequence[str], Iterable[Sequence[Any]]]]  # CSV header and rows, by name
     pictures: Mapping[str, Any]  # matplotlib figures, by name without suffix
-    figures: Sequence[Mapping[str, Any]]  # the figures of summary.json
+    figures: Sequence[Mapping[str, Any]]  # the metrics in summary.json
     unfinished: Sequence[str]  # names of jobs that are missing or incomplete
     about: Mapping[str, Any]  # further entries of summary.json
-    arms: Mapping[str, Config] = field(default_factory=dict)  # arms' settings to write, without seeds
+    arms: Mapping[str, Config] = field(default_factory=dict)  # settings of the arms, without seeds
 
 
 def write_page(study: Study, page: StudyPage, output: Path, command: Sequence[str]) -> None:
@@ -254,7 +254,7 @@ def write_page(study: Study, page: StudyPage, output: Path, command: Sequence[st
 def curves_table(
     runs: Iterable[tuple[StudyJob, Iterable[Mapping[str, Any]]]], columns: Iterable[str]
 ) -> tuple[list[str], list[list[Any]]]:
-    """Make ``curves.csv`` from jobs and rows of ``metrics.jsonl``: a row for each update, with these columns."""
+    """Return header and rows of ``curves.csv``: one row per update in the jobs' metrics, with these columns."""
     kept = ["step", "seconds", "episodes", *columns]
     rows = [[job.arm, job.seed, *(row.get(c) for c in kept)] for job, updates in runs for row in updates]
     return ["arm", "seed", *kept], rows

@@ -25,7 +25,7 @@ from groundling.worlds import CannotPlay, agents, kind
 from groundling.worlds.protocols import episode_recorder
 from groundling.worlds.world import Player
 
-_LOG = "study.log"  # output of a run's process, in the run's folder, where a study uses several processes
+_LOG = "study.log"  # output of a run's process, in the run's folder, if a study uses several processes
 _DATA = "data"  # dataset of a clone, in the run's folder
 Report = Callable[[str], None]
 
@@ -56,13 +56,13 @@ class StudyJob:
         return self.agent not in agents()
 
     def target(self) -> Target:
-        """Return the agent to be evaluated; `RunError` if its training is unfinished."""
+        """Return the agent to evaluate; raise `RunError` if its training is unfinished."""
         if not self.learns:
             return Target(self.agent, self.run_dir, self.config)
         latest = checkpoint.latest(self.run_dir / "checkpoints", warnings.warn)
         training = self.config.training
         if latest is None or not checkpoint.is_last(latest, training.steps, training.epochs):
-            raise RunError(f"{self.name} has not been trained to the end yet")
+            raise RunError(f"{self.name} has not finished training yet")
         return Target(self.agent, self.run_dir, self.config, latest)
 
     def is_trained(self) -> bool:
@@ -74,7 +74,7 @@ class StudyJob:
         return True
 
     def evaluation(self, suite: str) -> dict[str, Any] | None:
-        """Return the agent's evaluation in a suite; None if it is missing, unfinished, or of another agent."""
+        """Return the agent's evaluation in a suite; None if it is missing, unfinished, or of a different agent."""
         target = self.target()
         path = self.run_dir / "evaluation" / f"{suite}.json"
         in_suite = target.under(suite)
@@ -92,12 +92,12 @@ class StudyJob:
                     for name in players
                 )
             )
-        except (RunError, KeyError, TypeError, AttributeError):  # of an earlier version, or of fewer agents
+        except (RunError, KeyError, TypeError, AttributeError):  # written by an earlier version, or for fewer agents
             return None
         return content if is_same else None
 
     def evaluations(self) -> dict[str, dict[str, Any] | None]:
-        """Return `evaluation` of each suite that suits the agent."""
+        """Return the `evaluation` in each suite that applies to the agent."""
         evaluations = {}
         for suite in self.suites:
             try:
@@ -107,7 +107,7 @@ class StudyJob:
         return evaluations
 
     def is_done(self) -> bool:
-        """True if nothing is left to do; False if another run has its folder, which `run_job` reports."""
+        """True if nothing is left to do; False if its folder contains a different run, which `run_job` reports."""
         try:
             is_trained = self.is_trained() and (not self.learns or _is_trained_in_folder(self))
             return is_trained and all(self.evaluations().values())
@@ -116,9 +116,9 @@ class StudyJob:
 
 
 def make_jobs(study: Study, arms: Mapping[str, Arm], runs: Path, config_dir: Path | None = None) -> list[StudyJob]:
-    """Make the jobs of ``arms``, seed by seed, so that all arms have a result early; others may be teachers."""
+    """Create the jobs of ``arms`` seed by seed, so that all arms have a result early; other arms may be teachers."""
     needed = set(arms)
-    for name in reversed(study.arms):  # teachers come before those that they teach
+    for name in reversed(study.arms):  # teachers come before their students
         teacher = study.arms[name].data
         if name in needed and teacher in study.arms:
             needed.add(teacher)
@@ -127,7 +127,7 @@ def make_jobs(study: Study, arms: Mapping[str, Arm], runs: Path, config_dir: Pat
         for word in study.common:
             if not any(word in used for _, used in composed.values()):
                 raise ConfigError(
-                    f"the study {study.name} sets {word} for all arms, and none of them uses it: leave it out"
+                    f"the study {study.name} sets {word} for all arms, but none of them uses it: remove it"
                 )
     configs = {name: config for name, (config, _) in composed.items()}
     jobs = [
@@ -137,12 +137,12 @@ def make_jobs(study: Study, arms: Mapping[str, Arm], runs: Path, config_dir: Pat
         if job.arm in arms and seed in (study.arms[job.arm].seeds or study.seeds)
     ]
     if not jobs:
-        raise ConfigError(f"{', '.join(arms)} have none of the seeds {study.seeds}: name others")
+        raise ConfigError(f"{', '.join(arms)} have none of the seeds {study.seeds}: choose other seeds")
     return jobs
 
 
 def _compose(study: Study, name: str, config_dir: Path | None) -> tuple[Config, list[str]]:
-    """Compose an arm's config without seed and folder; return also the common overrides that it uses."""
+    """Compose an arm's config without seed and folder; also return the common overrides that it uses."""
     arm, common = study.arms[name], list(study.common)
     while True:
         overrides = [*common, *arm.overrides]
@@ -180,7 +180,7 @@ def _jobs_of_seed(study: Study, configs: Mapping[str, Config], seed: int, runs: 
 
 
 def _teacher(arm: str, agent: str, clone: Config, seed: int) -> StudyJob:
-    """Make the job of an untrained agent that a clone in its own world learns from."""
+    """Create the job of an untrained agent that a clone learns from, in the clone's world."""
     try:
         world_of(clone).check_player(Player(agent))
     except CannotPlay as error:
@@ -191,7 +191,7 @@ def _teacher(arm: str, agent: str, clone: Config, seed: int) -> StudyJob:
 
 
 def run_job(job: StudyJob, report: Report, console: Console, warn: Report) -> None:
-    """Train and evaluate what is missing of a job; `KeyboardInterrupt` if the training was asked to stop."""
+    """Do the training and evaluations that a job lacks; raise `KeyboardInterrupt` if training was asked to stop."""
     if job.learns and not (job.run_dir.exists() and _is_trained_in_folder(job)):
         if job.teacher is not None:
             data = job.run_dir / _DATA
@@ -202,7 +202,7 @@ def run_job(job: StudyJob, report: Report, console: Console, warn: Report) -> No
             raise KeyboardInterrupt
     evaluations = job.evaluations()
     if unsuited := [suite for suite in job.suites if suite not in evaluations]:
-        report(f"{job.name}: without the tests {', '.join(unsuited)}, which do not suit the arm's world or policy")
+        report(f"{job.name}: skipping the tests {', '.join(unsuited)}, which do not apply to its world or policy")
     missing = [suite for suite, evaluation in evaluations.items() if evaluation is None]
     for number, suite in enumerate(missing, start=1):
         report(f"{job.name}: evaluating {suite} ({number} of {len(missing)})")
@@ -210,7 +210,7 @@ def run_job(job: StudyJob, report: Report, console: Console, warn: Report) -> No
 
 
 def _is_trained_in_folder(job: StudyJob) -> bool:
-    """True if the job's folder holds its run, trained; an error if it holds another arm's run."""
+    """Return True if the job's folder contains its trained run; raise an error if it contains another arm's run."""
     with open_run(job.run_dir, job.config.model_dump()) as folder:
         trained = job.is_trained()
         if trained:
@@ -219,19 +219,19 @@ def _is_trained_in_folder(job: StudyJob) -> bool:
 
 
 def _collect(job: StudyJob, teacher: StudyJob, report: Report) -> None:
-    """Record episodes of the teacher until there are as many transitions as the clone learns from."""
+    """Record the teacher's episodes until there are as many transitions as the clone learns from."""
     folder, needed = job.run_dir / _DATA, job.config.training.steps
     world = episode_recorder(world_of(job.config))
     present = world.recorded(folder)
     if 0 < present.transitions < needed and checkpoint.list_checkpoints(job.run_dir / "checkpoints"):
         raise ConfigError(
-            f"{job.name} learns from the {present.transitions:,} transitions that it began with, and "
-            f"training.steps={needed} would need more: name another folder for the runs (--runs), or leave its "
+            f"{job.name} learns from the {present.transitions:,} transitions that it started with, but "
+            f"training.steps={needed} needs more: choose a different folder for the runs (--runs), or keep its "
             "training.steps unchanged"
         )
     while (present := world.recorded(folder)).transitions < needed:
         more = 1 + needed // 32  # episodes, as a first guess
-        if present.transitions:  # then a little more than the recorded episodes needed
+        if present.transitions:  # then slightly more than the recorded episodes suggest
             more = 2 + (needed - present.transitions) * present.episodes * 21 // (present.transitions * 20)
         report(
             f"{job.name}: {teacher.arm} plays {more:,} episodes ({present.transitions:,} of {needed:,} transitions)"
@@ -242,7 +242,7 @@ def _collect(job: StudyJob, teacher: StudyJob, report: Report) -> None:
 
 
 def run_here(jobs: Sequence[StudyJob], report: Report, console: Console, warn: Report) -> list[StudyJob]:
-    """Run the jobs in sequence; report those that fail, continue, and return them."""
+    """Run the jobs in sequence; report and return those that fail, and continue with the others."""
     failed = []
     for number, job in enumerate(jobs, start=1):
         place = f"[{number}/{len(jobs)}]"
@@ -257,9 +257,9 @@ def run_here(jobs: Sequence[StudyJob], report: Report, console: Console, warn: R
 def run_in_processes(
     jobs: Sequence[StudyJob], words: Callable[[StudyJob], list[str]], processes: int, report: Report
 ) -> list[StudyJob]:
-    """Run the unfinished jobs in parallel processes of one thread each; return those that failed.
+    """Run the unfinished jobs in parallel single-threaded processes; return those that failed.
 
-    ``words`` gives the command-line words that run a job alone. A clone waits for its teacher.
+    ``words`` returns the command-line arguments that run a single job. A clone waits for its teacher.
     """
     waiting = [job for job in jobs if not job.is_done()]
     report(f"{len(jobs) - len(waiting)} of {len(jobs)} are done")

@@ -1,4 +1,4 @@
-"""Results of a study by success rate, suite by suite."""
+"""Results of a study: success rates, suite by suite."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, astuple, fields
@@ -29,7 +29,7 @@ _FIRST_CURVES = ("first_named", "first_other", "first_none", "first_precision", 
 
 
 def page_of_success(study: Study, jobs: Sequence[StudyJob], world: type[World]) -> StudyPage:
-    """Make the results page of the finished jobs."""
+    """Create the results page of the finished jobs."""
     by_job = {job.name: result_of(job) for job in jobs}
     results = [one for one in by_job.values() if one is not None]
     if not results:
@@ -46,11 +46,11 @@ def page_of_success(study: Study, jobs: Sequence[StudyJob], world: type[World]) 
     return StudyPage(
         explanation=(
             f"Seeds: {', '.join(map(str, study.seeds))}. Held-out episodes per run, agent and test: {study.episodes}. "
-            "Figures are interquartile means over seeds (plain means of fewer than four values) with 95 % bootstrap "
-            "intervals. With few seeds these intervals tend to be too narrow; with one seed, or if all seeds agree, "
+            "Values are interquartile means over seeds (plain means of fewer than four values) with 95 % bootstrap "
+            "intervals. With few seeds, these intervals tend to be too narrow; with one seed, or if all seeds agree, "
             "there is no interval. The area under the curve is that of the smoothed training success, divided by the "
-            f"steps. `{SHARED}` is the same figure for each seed's mean over the tests that all trained arms share; arms "
-            "with their own tests are left out. `evaluations.csv` has each run by task family, `curves.csv` each update."
+            f"number of steps. `{SHARED}` is based on each seed's mean over the tests that all trained arms share, "
+            "except arms with their own. `evaluations.csv` lists each run by task family, `curves.csv` each update."
         ),
         sections=[*_tables(study, results, rows, scores, usual), *captions],
         tables={
@@ -97,7 +97,7 @@ def _tables(
     if changes := _by_arm(rows, "change"):
         text += [
             f"## Differences from {usual}",
-            f"Success in the test minus success in {usual}, of the same trained agents: interquartile means over seeds "
+            f"Success in the test minus success in {usual}, for the same agents: interquartile means over seeds "
             "with intervals. Bold: the interval excludes 0.",
             _suite_table(changes, _difference),
         ]
@@ -122,7 +122,7 @@ def _tables(
 
 
 def _by_arm(rows: Sequence[SummaryRow], measure: str) -> dict[str, dict[str, IntervalEstimate]]:
-    """A measure of trained agents, by arm and suite."""
+    """Return a measure of trained agents, by arm and suite."""
     arms = dict.fromkeys(row.arm for row in rows if row.measure == measure)
     return {arm: by_suite(rows, arm, "trained", measure) for arm in arms}
 
@@ -134,7 +134,7 @@ def _cell(share: IntervalEstimate | None) -> str:
 def _suite_table(
     columns: Mapping[str, Mapping[str, IntervalEstimate]], cell: Callable[[IntervalEstimate | None], str] = _cell
 ) -> str:
-    """One line for each suite, one column for each arm."""
+    """Return a table with a line for each suite and a column for each arm."""
     suites = dict.fromkeys(suite for column in columns.values() for suite in column)
     rows = [
         [suite or "(area under the curve)", *(cell(column.get(suite)) for column in columns.values())]
@@ -144,13 +144,13 @@ def _suite_table(
 
 
 def _difference(one: IntervalEstimate | None) -> str:
-    """A difference, in bold if its interval excludes 0."""
+    """Format a difference, in bold if its interval excludes 0."""
     text = estimate_cell(one, "+.3f")
     return f"**{text}**" if one is not None and one.low < one.high and (one.low > 0 or one.high < 0) else text
 
 
 def _run_table(scores: Sequence[Score], seeds: Sequence[int], usual: str) -> str:
-    """The usual suite: one line for each agent, one column for each seed, and one for all their episodes."""
+    """Return the usual suite's table: a line for each agent, a column for each seed, and one for all episodes."""
     runs: dict[str, dict[int, Score]] = {}
     for s in scores:
         if (s.suite, s.task) == (usual, "all"):
@@ -173,7 +173,7 @@ def _pooled(scores: Sequence[Score]) -> str:
 
 
 def _first_table(rows: Sequence[SummaryRow], agents: Sequence[tuple[str, str]]) -> str:
-    """One line for each suite, one column for each arm's agents, and chance."""
+    """Return a table with a line for each suite, a column for each arm's agents, and one for chance."""
     columns = {
         f"{arm}, before" if agent == "zero-shot" else arm: (
             by_suite(rows, arm, agent, "first_precision"),
@@ -199,7 +199,7 @@ def _first_table(rows: Sequence[SummaryRow], agents: Sequence[tuple[str, str]]) 
 def _draw(
     study: Study, results: Sequence[RunResult], rows: Sequence[SummaryRow], unit: str, usual: str
 ) -> tuple[dict[str, Any], list[str]]:
-    """Draw the pictures, with untrained arms as horizontal lines; return them and the README's sections with them."""
+    """Draw the pictures, with untrained arms as horizontal lines; return them and the README sections with them."""
     tested = {arm: agents for arm in study.arms if (agents := agents_of(rows, arm))}
     untrained = {
         arm: {suite: one.value for suite, one in by_suite(rows, arm, agents[0]).items()}
@@ -217,7 +217,7 @@ def _draw(
     chances = [row["first_chance"] for row in updates if row.get("first_chance") is not None]
     if chances and min(chances) < 1:  # otherwise there is only one object to interact with
         level = {"chance": sum(chances) / len(chances)}
-        label = "first thing is the named one"
+        label = "first object is the named one"
         picture = plots.draw_learning_curve(curves, "first_precision", label, level, unit, is_share=True)
         drawn["first"] = (picture, "Share of first interactions in training that are with the named object")
     panels: dict[str, dict[str, dict[str, IntervalEstimate]]] = {

@@ -198,7 +198,7 @@ def test_labels_are_written_under_the_name(tmp_path: Path, capsys: pytest.Captur
     rows = [("You kill the newt!", "It's a wall."), ("It's a wall.", "You kill the newt!"), ("", "")]
     folder = dataset(tmp_path / "pairs", rows).folder
     assert command(folder, "--dry-run") == 0
-    assert "1 requests here" in capsys.readouterr().out
+    assert "1 to send" in capsys.readouterr().out
     assert open_pairs(folder).annotators() == []
     assert command(folder) == 0
     assert "labels      first 1 · second 1 · tie 1 · unknown 0 (of 3)" in capsys.readouterr().out
@@ -229,12 +229,12 @@ def test_failed_requests_are_asked_again(tmp_path: Path, capsys: pytest.CaptureF
         words = ["--judge", "openai", "model=org/some.model", f"base_url={server.url}", "concurrency=1"]
         words += ["max_retries=0", "prompt_price=1.5", "completion_price=2", "extra.top_k=50", "extra.top_p=null"]
         assert command(folder, *words) == 1
-        assert "1 requests got no answer (the first: HTTP 500" in capsys.readouterr().err
+        assert "1 requests failed (first failure: HTTP 500" in capsys.readouterr().err
         assert server.bodies[0]["top_k"] == 50 and "top_p" not in server.bodies[0]
         assert server.bodies[0]["model"] == "org/some.model"
         assert command(folder, *words) == 0
         out = capsys.readouterr().out
-        assert "tokens      200 read, 14 written in all" in out and "cost        0.00 in all" in out
+        assert "tokens      200 input, 14 output in total" in out and "cost        0.00 in total" in out
         assert len(server.bodies) == 3
     assert open_pairs(folder).preferences("openai_some-model_msg_defaultgoal_default").tolist() == [1, 0]
 
@@ -269,8 +269,8 @@ _OPENAI = ["--judge", "openai", "model=m"]
         (["--chunks", "2"], "needs --chunk I"),
         (["--chunks", "2", "--chunk", "2"], "numbered from 0 to 1"),
         (["--judge", "score"], "unknown info 'score'"),
-        (["--judge", "random", "--prompt", "reworded"], "--prompt does nothing with --judge random"),
-        (["--judge", "random", "--chunks", "2", "--chunk", "0"], "--chunks does nothing"),
+        (["--judge", "random", "--prompt", "reworded"], "--prompt has no effect with --judge random"),
+        (["--judge", "random", "--chunks", "2", "--chunk", "0"], "--chunks has no effect"),
         (["--blstats"], "no blstats"),
     ],
 )
@@ -294,7 +294,7 @@ def test_judges_by_figures(tmp_path: Path) -> None:
     assert pairs.preferences("return").tolist() == [0, 1, 2, 1]
     assert set(pairs.preferences("random").tolist()) <= {0, 1}
     assert command(pairs.folder, "--judge", "random", "seed=3", "--name", "other") == 0
-    with pytest.raises(ConfigError, match="by another judge or program"):
+    with pytest.raises(ConfigError, match="by a different judge or program"):
         command(pairs.folder, "--judge", "random", "seed=4", "--name", "other")
     assert not (tmp_path / "pairs" / "answers").exists()
 

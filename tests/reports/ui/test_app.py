@@ -92,7 +92,7 @@ def test_a_run_in_an_unavailable_env_shows_its_figures(roots: list[Path], client
     try:
         assert "Lift-v0" in client.get("/").text and 'class="problem"' not in client.get("/").text
         page = client.get("/run?id=runs/elsewhere")
-        assert page.status_code == 200 and "All figures: held-out" in page.text
+        assert page.status_code == 200 and "All metrics: held-out" in page.text
         moments = client.get("/episode?id=runs/elsewhere&suite=held-out&number=0")
         assert moments.status_code == 200 and 'id="replay"' in moments.text
     finally:
@@ -234,9 +234,9 @@ def test_links_of_a_dataset_and_of_predictions_are_not_followed(roots: list[Path
     label.symlink_to(home / "elsewhere")
     for path in ("/run?id=home/writer", "/judge?id=home/pairs"):
         answer = client.get(path)
-        assert answer.status_code == 422 and "is a link, which is not followed" in answer.text
+        assert answer.status_code == 422 and "is a symlink, which is not followed" in answer.text
         assert "root:" not in answer.text
-    assert "is a link" in client.get("/").text
+    assert "is a symlink" in client.get("/").text
 
 
 def test_a_long_run_is_read_when_it_changes_and_drawn_with_few_points(shown) -> None:

@@ -1,4 +1,4 @@
-"""Pages of `groundling ui`; each view reads its folder again."""
+"""Pages of `groundling ui`; every request reads the folder again."""
 
 import csv
 import hashlib
@@ -29,7 +29,7 @@ from groundling.reports.ui.folders import Folder, Kind, curves_of, find_folders,
 from groundling.reports.ui.judged import LABELS, PAGE, select
 
 _HEADERS = {
-    # Files are shown as text; should markup get through, no script of its own would run.
+    # Files are shown as text; if markup got through nevertheless, its scripts would not run.
     "content-security-policy": "default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; "
     "frame-ancestors 'none'; form-action 'self'; base-uri 'none'",
     "x-content-type-options": "nosniff",
@@ -39,11 +39,11 @@ _HEADERS = {
 
 
 class Guard:
-    """Middleware that requires the token in the address, or the cookie that is set for it."""
+    """Middleware that requires the token in the URL, or the cookie that is set in exchange for it."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         self._app, self._token = app, token
-        # Browsers send a cookie to every port of a host, so each instance has its own name.
+        # Browsers send a cookie to every port of a host, so each instance uses its own cookie name.
         self._cookie = f"groundling-{hashlib.sha256(token.encode()).hexdigest()[:16]}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -61,7 +61,7 @@ class Guard:
         query = parse_qsl(scope["query_string"].decode("latin-1"))
         given = dict(query).get("token")
         if given is not None and self._is_valid(given):
-            # The address, which may be copied or logged, loses its token.
+            # The token is removed from the URL, which may be copied or logged.
             rest = urlencode([(key, value) for key, value in query if key != "token"])
             response = RedirectResponse(scope["path"] + (f"?{rest}" if rest else ""), 303)
             response.set_cookie(self._cookie, self._token, httponly=True, samesite="strict")
@@ -69,7 +69,7 @@ class Guard:
         elif self._is_valid(Request(scope).cookies.get(self._cookie, "")):
             await self._app(scope, receive, send_guarded)
         else:
-            text = "This page needs the token of the address that `groundling ui` printed: open that address.\n"
+            text = "This page needs a token: open the URL that `groundling ui` printed.\n"
             await PlainTextResponse(text, 403)(scope, receive, send_guarded)
 
     def _is_valid(self, token: str) -> bool:
@@ -77,13 +77,13 @@ class Guard:
 
 
 _HERE = Path(__file__).parent
-_HOSTS = ["127.0.0.1", "localhost", "[::1]"]  # names of this machine in requests; no other site can take one of them
+_HOSTS = ["127.0.0.1", "localhost", "[::1]"]  # hosts that requests may name; no other site can use them
 _NUM_TEXTS = 50
 _MAX_ROWS = 200  # rows of a study's table
 
 
 def make_app(roots: Sequence[Path], token: str) -> Starlette:
-    """Make the application: ``roots`` and everything below them are shown, requests without ``token`` refused."""
+    """Create the application; it shows ``roots`` and everything below, and refuses requests without ``token``."""
     views = _Views(roots)
     shown = [views.run, views.metrics, views.compare, views.episode, views.judge, views.study, views.picture]
     routes = [
@@ -157,7 +157,7 @@ class _Views:
         found = find_folders(self._roots)
         folders = [_find(found, id, "run") for id in request.query_params.getlist("run")]
         if not folders:
-            raise HTTPException(404, "Choose some runs on the first page.")
+            raise HTTPException(404, "Select some runs on the first page.")
         runs = [_read(folder) for folder in folders]
         suites = sorted({suite for run in runs for suite in run.evaluations})
         return self._page(
@@ -175,7 +175,7 @@ class _Views:
         suite, number = request.query_params.get("suite", ""), _number(request, "number")
         episodes = _read(folder).episodes().get(suite, [])
         if number >= len(episodes):
-            raise HTTPException(404, f"{folder.id} has no episode {number} of {suite!r}.")
+            raise HTTPException(404, f"{folder.id} has no episode {number} in {suite!r}.")
         episode = episodes[number]
         moments = [
             {
@@ -221,12 +221,12 @@ class _Views:
         folder, name = self._folder(request, "study"), request.query_params.get("name", "")
         if name not in _pictures(folder):
             raise HTTPException(404, f"{folder.id} has no picture {name!r}.")
-        # Opened by itself, an SVG is a page that may have scripts.
+        # An SVG that is opened directly is a page that may contain scripts.
         headers = {"content-security-policy": "sandbox; style-src 'unsafe-inline'"}
         return FileResponse(folder.path / name, headers=headers)
 
     def failed(self, request: Request, error: Exception) -> Response:
-        status, reason = 422, f"a file of this folder is damaged: {_cause(error)}"
+        status, reason = 422, f"a file in this folder is damaged: {_cause(error)}"
         if isinstance(error, HTTPException):
             status, reason = error.status_code, error.detail
         elif isinstance(error, GroundlingError):
@@ -234,7 +234,7 @@ class _Views:
         return self._page(request, "failed.html", status_code=status, reason=reason)
 
     def _summary(self, folder: Folder) -> dict[str, Any]:
-        """A run in the list of runs, or its problem."""
+        """Return a run's row in the list of runs, or its problem."""
         row: dict[str, Any] = {"folder": folder, "problem": None}
         try:
             folder.check_links()
@@ -268,7 +268,7 @@ def _read(folder: Folder) -> RunFolder:
 
 
 def _find(found: Mapping[str, Folder], id: str, kind: Kind) -> Folder:
-    """Return a folder below the roots: no address leads out of them."""
+    """Return a folder below the roots; no URL leads out of them."""
     folder = found.get(id)
     if folder is None or folder.kind != kind:
         raise HTTPException(404, f"There is no {kind} {id!r} here.")
@@ -277,7 +277,7 @@ def _find(found: Mapping[str, Folder], id: str, kind: Kind) -> Folder:
 
 
 def _pictures(folder: Folder) -> list[str]:
-    """Names of its pictures, without links, which may lead out of it."""
+    """Return the names of a folder's pictures, except symlinks, which may lead out of it."""
     files = (path for path in folder.path.iterdir() if path.is_file() and not path.is_symlink())
     return sorted(path.name for path in files if path.suffix in (".svg", ".png"))
 
@@ -285,12 +285,12 @@ def _pictures(folder: Folder) -> list[str]:
 def _number(request: Request, name: str) -> int:
     text = request.query_params.get(name, "0")
     if not text.isdecimal() or len(text) > 9:
-        raise HTTPException(404, f"{name}={text!r:.40} is no number.")
+        raise HTTPException(404, f"{name}={text!r:.40} is not a number.")
     return int(text)
 
 
 def _drawn(runs: Sequence[RunFolder]) -> list[str]:
-    """Metrics that can be drawn: the main ones first, constant ones last."""
+    """Return the metrics that can be drawn, the main ones first and constant ones last."""
     values: dict[str, set[float]] = {}
     for run in runs:
         for row in run.metrics:
@@ -303,7 +303,7 @@ def _drawn(runs: Sequence[RunFolder]) -> list[str]:
 
 
 def _comparison(runs: Sequence[RunFolder], suite: str) -> list[tuple[str, list[tuple[str, str]]]]:
-    """A suite's figures: one row for each, one cell for each run's trained agent."""
+    """Return a suite's metrics: one row per metric, one cell per run's trained agent."""
     by_run = []
     for run in runs:
         agents = run.evaluations.get(suite, {"agents": {}})["agents"]
@@ -314,5 +314,5 @@ def _comparison(runs: Sequence[RunFolder], suite: str) -> list[tuple[str, list[t
 
 
 def _utf8(value: Any) -> Any:
-    """Replace lone surrogates, which names of files and JSON texts may have."""
+    """Replace lone surrogates, which file names and JSON strings may contain."""
     return type(value)(value.encode("utf-8", "replace").decode()) if isinstance(value, str) else value

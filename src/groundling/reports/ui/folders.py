@@ -1,4 +1,4 @@
-"""Folders to show (runs, datasets of preferences, results of studies), and the curves of a run."""
+"""Folders to show (runs, preference datasets, study results), and the curves of a run."""
 
 import math
 import os
@@ -19,7 +19,7 @@ from groundling.training.tracking import METRICS, read_metrics
 
 Kind = Literal["run", "pairs", "study"]
 _MAX_DEPTH = 5  # levels of folders below a root
-_INNER = {"checkpoints", "tensorboard", "samples", "evaluation", "predictions", "wandb"}  # have no runs
+_INNER = {"checkpoints", "tensorboard", "samples", "evaluation", "predictions", "wandb"}  # these contain no runs
 _FILES_OF_RUN = ("config.yaml", "metrics.jsonl", "validation.jsonl", "probes.jsonl", "predictions")
 _FOLDERS_OF_RUN = ("samples", "evaluation", "predictions")
 
@@ -28,14 +28,14 @@ _FOLDERS_OF_RUN = ("samples", "evaluation", "predictions")
 class Folder:
     """A folder to show."""
 
-    id: str  # its path from the root, with the root's name, as in addresses
+    id: str  # path from the root, including the root's name, as used in URLs
     path: Path
     kind: Kind
 
     def check_links(self) -> None:
-        """Raise `ConfigError` if one of its files is a link, which may lead out of it.
+        """Raise `ConfigError` if one of the folder's files is a symlink, which may lead out of it.
 
-        A run's folders ``samples`` and ``evaluation`` may be links, but not their files; links in a study are ignored.
+        A run's folders ``samples`` and ``evaluation`` may be symlinks, but not their files; studies' are ignored.
         """
         if self.kind == "pairs":
             paths: Iterator[Path] = self.path.rglob("*")
@@ -44,7 +44,7 @@ class Folder:
             paths = chain((self.path / name for name in _FILES_OF_RUN), folders)
         for path in paths:
             if path.is_symlink():
-                raise ConfigError(f"{path} is a link, which is not followed: put the file itself there")
+                raise ConfigError(f"{path} is a symlink, which is not followed: replace it with the file itself")
 
     @property
     def changed(self) -> float:
@@ -60,20 +60,20 @@ class Folder:
 
 
 def find_folders(roots: Sequence[Path]) -> dict[str, Folder]:
-    """Find folders in and below the roots, by id, without following links."""
+    """Find folders in and below the roots, by id, without following symlinks."""
     found: dict[str, Folder] = {}
     for root in roots:
         for path, kind in _below(root):
             id = "/".join((root.resolve().name or "root", *path.relative_to(root).parts))
             id = os.fsencode(id).decode("utf-8", "replace")
-            while id in found:  # in a root of the same name; also, two names that are not UTF-8 may look equal
+            while id in found:  # from a root with the same name; two names that are not UTF-8 may also look equal
                 id += "+"
             found[id] = Folder(id, path, kind)
     return found
 
 
 def _is_regular(path: Path) -> bool:
-    """True for a regular file: no link, and no pipe, which would block."""
+    """Return True for a regular file: not a symlink, and not a pipe, which would block."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
     except OSError:  # it was deleted
@@ -100,11 +100,11 @@ def _kind(folders: set[str], files: set[str]) -> Kind | None:
     return None
 
 
-_MAX_SMOOTH = 1000  # largest number of points of a smoothed curve
+_MAX_SMOOTH = 1000  # maximum number of points of a smoothed curve
 
 
 def metrics_of(run_dir: Path) -> list[dict[str, Any]]:
-    """Return a run's metrics, read again only if they have changed; `RunError` if a row is invalid."""
+    """Return a run's metrics, reread only if they have changed; raise `RunError` if a row is invalid."""
     path = run_dir / METRICS
     return _metrics_of(run_dir, (path.stat().st_mtime_ns, path.stat().st_size)) if path.exists() else []
 
@@ -116,12 +116,12 @@ def _metrics_of(run_dir: Path, version: tuple[int, int]) -> list[dict[str, Any]]
         for name, value in row.items():
             if value is not None and not isinstance(value, int | float):
                 path, update = run_dir / METRICS, row["update"]
-                raise RunError(f"{path} is damaged: {name}={value!r:.40} of update {update} is not a number")
+                raise RunError(f"{path} is damaged: {name}={value!r:.40} in update {update} is not a number")
     return rows
 
 
 def curves_of(rows: Rows, figures: Sequence[str]) -> dict[str, dict[str, list[float]]]:
-    """Return by metric a few thousand points: ``x``, ``y``, and its moving mean ``smooth_x``, ``smooth_y``."""
+    """Return a few thousand points per metric: ``x``, ``y``, and the moving mean ``smooth_x``, ``smooth_y``."""
     curves = {}
     for name in figures:
         finite = [row for row in rows if (value := row.get(name)) is not None and math.isfinite(value)]

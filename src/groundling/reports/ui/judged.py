@@ -1,4 +1,4 @@
-"""Pairs of segments, judges' answers, and disagreements."""
+"""Pairs of segments with the judges' answers and disagreements."""
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
@@ -17,10 +17,10 @@ LABELS = {"first": Preference.FIRST, "second": Preference.SECOND, "tie": Prefere
 
 
 def select(folder: Path, query: Mapping[str, str], first: int) -> dict[str, Any]:
-    """Return a page of the selected pairs, from number ``first``, with statistics of the judges, for the template.
+    """Return a page of the selected pairs from number ``first`` on, with the judges' statistics, for the template.
 
-    ``query`` may have a ``judge`` (default: the first), whose answer is ``label``, or differs from that of the judge
-    ``against``, and ``words`` that all occur in the captions.
+    ``query`` may name a ``judge`` (default: the first) whose answer must be ``label`` or differ from the answer of the
+    judge ``against``, and ``words`` that must all occur in the captions.
     """
     pairs = open_pairs(folder)
     labels = {name: pairs.preferences(name) for name in pairs.annotators()}
@@ -48,7 +48,7 @@ def select(folder: Path, query: Mapping[str, str], first: int) -> dict[str, Any]
         "counts": {
             name: {label: int((of == code).sum()) for label, code in LABELS.items()} for name, of in labels.items()
         },
-        "agreement": {  # share of equal labels among the pairs that both labelled
+        "agreement": {  # share of equal labels among the pairs that both judges labelled
             (one, other): float((labels[one] == labels[other])[both].mean())
             for one, other in combinations(labels, 2)
             if (both := _both_known(labels[one], labels[other])).any()
@@ -74,7 +74,7 @@ def _both_known(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def _replies(folder: Path, comparisons: Sequence[Comparison]) -> dict[frozenset[str], list[str]]:
-    """Judges' texts in the dataset's stores of answers, by the two captions."""
+    """Return the judges' replies that are stored in the dataset, by the two captions."""
     wanted = {frozenset((one.first, one.second)) for one in comparisons}
     found: dict[frozenset[str], list[str]] = {}
     for path in sorted((folder / "answers").rglob("*.jsonl")):

@@ -1,4 +1,4 @@
-// Learning curves of the runs that the page names; they are updated as long as one of the runs is live.
+// Learning curves of the page's runs, updated as long as one of the runs is live.
 "use strict";
 const section = document.getElementById("curves");
 const runs = JSON.parse(section.dataset.runs);
@@ -9,7 +9,7 @@ const drawn = new Map(runs.map((id) => [id, { rows: 0, curves: {} }]));
 const shown = new Set(figures.slice(0, 6));
 
 function plain(text) {
-  // Plotly reads some HTML in titles and names, such as links.
+  // Plotly interprets some HTML in titles and names, such as links.
   return text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 }
 
