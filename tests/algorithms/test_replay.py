@@ -10,7 +10,7 @@ from rich.console import Console
 from torch import nn
 
 from groundling.algorithms import DRRN
-from groundling.algorithms.drrn import ReplayMemory, Transition
+from groundling.algorithms.drrn import ReplayedStep, ReplayMemory
 from groundling.config.schema import Config, TrainingConfig
 from groundling.errors import RunError
 from groundling.policies.drrn import DRRNPolicy
@@ -20,10 +20,10 @@ from groundling.training.trainer import Trainer
 from groundling.worlds.text.config import TextConfig, TextEvaluation
 
 
-def _transitions(count: int, first: int = 0) -> list[Transition]:
+def _transitions(count: int, first: int = 0) -> list[ReplayedStep]:
     sets = (("left", "right"), ("left", "right", "wait"))
     return [
-        Transition(
+        ReplayedStep(
             *(f"é {i % 5}\n", sets[i % 2], i % 2, i / 7),
             *(() if i % 3 == 2 else (f"é {(i + 1) % 5}\n", sets[(i + 1) % 2])),
         )
@@ -43,7 +43,7 @@ def _add(memory: ReplayMemory, count: int, first: int = 0) -> None:
         memory.add(transition)
 
 
-def _read(path: Path, state: dict[str, int]) -> list[Transition]:
+def _read(path: Path, state: dict[str, int]) -> list[ReplayedStep]:
     memory = _memory(path)
     memory.load(state)
     return [*memory]
@@ -96,7 +96,7 @@ def test_the_next_value_is_that_of_the_best_admissible_action() -> None:
     policy = _Table({"take": 9.0, "wait": 0.0, "open": 2.0, "go": 1.0})
     drrn = DRRN(gamma=0.5, learning_rate=1e-9)
     drrn.setup(policy)
-    step = Transition("s", ("take", "wait"), 1, 1.0, "t", ("open", "go"))
+    step = ReplayedStep("s", ("take", "wait"), 1, 1.0, "t", ("open", "go"))
     # Q(s, wait) = 0 and the target is 1 + 0.5 * 2: Huber's loss of 2 is 1.5.
     assert drrn._step(policy, [step, step])["loss"] == pytest.approx(1.5)
 

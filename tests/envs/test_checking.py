@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 from groundling.cli.check_env import texts_alike
 from groundling.cli.main import main
-from groundling.envs.checking import RandomPlay, check_env, compare_splits
+from groundling.envs.checking import RandomEpisodes, check_env, compare_splits
 from groundling.envs.make import TextEnvMaker
 from groundling.envs.text_episode import training_seed
 from groundling.errors import ConfigError
@@ -120,7 +120,7 @@ def test_texts_with_equal_tokens_are_reported() -> None:
     lm = SimpleNamespace(tokenizer=PreTrainedTokenizerFast(tokenizer_object=tokenizer))
     actions, goals, observations = ["open {", "look", "open }"], ["open", "look"], ["@\n +", "@ +", "look"]
     texts = {"goals": goals, "actions": actions, "observations": observations}
-    played = RandomPlay(texts={kind: dict.fromkeys(texts) for kind, texts in texts.items()})
+    played = RandomEpisodes(texts={kind: dict.fromkeys(texts) for kind, texts in texts.items()})
     policy: Any = SimpleNamespace(lm=lm)
     assert [text.split(";")[0] for text in texts_alike(policy, played)] == [
         "the model cannot distinguish these actions, whose tokens are identical: 'open {' and 'open }'",

@@ -25,7 +25,7 @@ _Text = str | tuple[str, ...]  # A prompt, or a set of actions
 
 
 @dataclass(frozen=True, slots=True)
-class Transition:
+class ReplayedStep:
     """A transition, stored as the texts that the policy read."""
 
     prompt: str
@@ -43,25 +43,25 @@ class ReplayMemory:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self._kept: list[Transition] = []
+        self._kept: list[ReplayedStep] = []
         self._oldest = 0  # position of the next transition once the memory is full
         self._path: Path | None = None
         self._writes = False
-        self._unsaved: list[Transition] = []
+        self._unsaved: list[ReplayedStep] = []
         self._numbers: dict[_Text, int] = {}  # number of each text in the file
         self._bytes = self._checksum = 0
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def __getitem__(self, place: int) -> Transition:
+    def __getitem__(self, place: int) -> ReplayedStep:
         return self._kept[place]
 
     def keep_file(self, path: Path, writes: bool = True) -> None:
         """Save to ``path``; with several processes, only the main one ``writes``."""
         self._path, self._writes = path, writes
 
-    def add(self, transition: Transition) -> None:
+    def add(self, transition: ReplayedStep) -> None:
         if self._writes:
             self._unsaved.append(transition)
         if len(self._kept) < self.size:
@@ -102,7 +102,7 @@ class ReplayMemory:
             raise RunError("the replay memory has no file: call use_folder(folder) first")
         return self._path
 
-    def _read(self, path: Path, state: dict[str, int]) -> Iterator[Transition]:
+    def _read(self, path: Path, state: dict[str, int]) -> Iterator[ReplayedStep]:
         self._bytes = self._checksum = 0
         self._numbers.clear()
         texts: list[_Text] = []
@@ -126,9 +126,9 @@ class ReplayMemory:
             file.seek(0)
             while file.tell() < self._bytes:
                 prompt, actions, action, reward, *after = parse_json(file.readline(LINE), str(path))
-                yield Transition(text(prompt), text(actions), action, reward, *map(text, after))
+                yield ReplayedStep(text(prompt), text(actions), action, reward, *map(text, after))
 
-    def _row(self, t: Transition) -> list[Any]:
+    def _row(self, t: ReplayedStep) -> list[Any]:
         row = [self._number(t.prompt), self._number(t.actions), t.action, t.reward]
         return row if t.next_prompt is None else [*row, self._number(t.next_prompt), self._number(t.next_actions)]
 
@@ -182,7 +182,7 @@ class DRRN(Algorithm):
         columns = (tensor.flatten().tolist() for tensor in (rollout.actions, rollout.rewards, rollout.dones))
         for i, (action, reward, done) in enumerate(zip(*columns, strict=True)):
             after = () if done else (prompts[i + num_envs], observations[i + num_envs].actions)
-            self.replay.add(Transition(prompts[i], observations[i].actions, action, reward, *after))
+            self.replay.add(ReplayedStep(prompts[i], observations[i].actions, action, reward, *after))
         self._steps += len(rollout)
         figures: list[dict[str, float]] = []
         for _ in range(self._steps // self.steps_per_gradient):
@@ -204,7 +204,7 @@ class DRRN(Algorithm):
         self._steps = state["steps"]
         self.replay.load(state["file"])
 
-    def _step(self, policy: DRRNPolicy, batch: Sequence[Transition]) -> dict[str, float]:
+    def _step(self, policy: DRRNPolicy, batch: Sequence[ReplayedStep]) -> dict[str, float]:
         targets = torch.tensor([t.reward for t in batch], device=policy.device)  # (batch_size,)
         continuing = [i for i, t in enumerate(batch) if t.next_prompt is not None]
         if continuing:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from groundling.config.schema import Config
-    from groundling.envs.checking import RandomPlay
+    from groundling.envs.checking import RandomEpisodes
     from groundling.evaluation.preferences import Preferences
     from groundling.policies.policy import Policy
 
@@ -112,7 +112,7 @@ def _config(arguments: argparse.Namespace) -> "Config":
     return compose("glam/mixed", [*base, *arguments.overrides])
 
 
-def texts_alike(policy: "Policy", played: "RandomPlay") -> Iterator[str]:
+def texts_alike(policy: "Policy", played: "RandomEpisodes") -> Iterator[str]:
     """Yield warnings about strings that the policy's language model reads as the same tokens."""
     from groundling.lm.tokens import indistinguishable
 
@@ -163,7 +163,7 @@ def _print_table(console: "Console", rows: list[tuple[str, str]]) -> None:
     console.print(table)
 
 
-def _figures(played: "RandomPlay") -> list[tuple[str, str]]:
+def _figures(played: "RandomEpisodes") -> list[tuple[str, str]]:
     lengths = [len(e.actions) for e in played.episodes]
     returns = [e.episode_return for e in played.episodes]
     count = len(played.episodes)

@@ -27,7 +27,7 @@ _REWARD_SCALE = 20  # Factor on the env's reward in the original's code
 def read(path: Path, tree: Mapping[str, Any], words: Sequence[str]) -> tuple[Values, list[str]]:
     """Return a file's values by config key, and notes about entries with no effect or a different meaning here."""
     sections = {key: value for key, value in tree.items() if key != "defaults"}
-    reader = _Reader(Entries(path, FORMAT, sections, words))
+    reader = _GLAMReader(Entries(path, FORMAT, sections, words))
     reader.note_defaults(tree.get("defaults"))
     reader.refuse_tests()
     reader.remove_entries_of_other_agents()
@@ -37,7 +37,7 @@ def read(path: Path, tree: Mapping[str, Any], words: Sequence[str]) -> tuple[Val
     return values, reader.entries.notes
 
 
-class _Reader:
+class _GLAMReader:
     """Converter of one file's entries."""
 
     def __init__(self, entries: Entries) -> None:

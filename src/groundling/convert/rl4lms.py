@@ -28,13 +28,13 @@ _STEPS_PER_UPDATE = 100  # Maximum number of optimizer steps per supervised upda
 
 def read(path: Path, tree: Mapping[str, Any], words: Sequence[str]) -> tuple[Values, list[str]]:
     """Return a file's values by config key, and notes about entries with no effect or a different meaning here."""
-    reader = _Reader(Entries(path, FORMAT, tree, words))
+    reader = _RL4LMsReader(Entries(path, FORMAT, tree, words))
     values = reader.values()
     reader.entries.note_ignored()
     return values, reader.entries.notes
 
 
-class _Reader:
+class _RL4LMsReader:
     """Converter of one file's entries."""
 
     def __init__(self, entries: Entries) -> None:

@@ -27,7 +27,7 @@ _Hashes = dict[str, int]  # Hashes of an observation's parts, by name
 
 
 @dataclass
-class RandomPlay:
+class RandomEpisodes:
     """Results of random play in an env."""
 
     episodes: list[TextEpisode] = field(default_factory=list)
@@ -54,7 +54,7 @@ def check_env(
     num_episodes: int = 3,
     max_steps: int = 10_000,
     seed: int = 0,
-) -> RandomPlay:
+) -> RandomEpisodes:
     """Play random training episodes of an env, replay them here and in another process, and compare both splits.
 
     Args:
@@ -106,8 +106,8 @@ def check_env(
 
 def _play(
     id: str, envs: TextVectorEnv, history: int | None, num_episodes: int, max_steps: int, rng: np.random.Generator
-) -> RandomPlay:
-    played, hashes = RandomPlay(), list[_Hashes]()
+) -> RandomEpisodes:
+    played, hashes = RandomEpisodes(), list[_Hashes]()
     started = time.monotonic()
     observation = envs.reset()[0]
     while len(played.episodes) < num_episodes:

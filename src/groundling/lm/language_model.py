@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from groundling.errors import GroundlingError
 from groundling.lm.read.batching import RowStates, ScoringQuestion, Tokens
 from groundling.lm.read.guided import guided_log_probs
-from groundling.lm.read.scoring import CandidateScores, Normalize, Scorer, normalised
+from groundling.lm.read.scoring import CandidateScorer, CandidateScores, Normalize, normalised
 from groundling.lm.tokens import Prompts, growing
 from groundling.lm.transformers_model import TransformersModel
 from groundling.lm.write.generation import DEFAULT_NEW_TOKENS, Generation, Generator
@@ -48,7 +48,7 @@ class LanguageModel(TransformersModel):
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **options: Any) -> None:
         super().__init__(model, tokenizer, **options)
-        self._scorer = Scorer(self.backbone, self.start_token)
+        self._scorer = CandidateScorer(self.backbone, self.start_token)
 
     @cached_property
     def generator(self) -> Generator:
@@ -133,7 +133,7 @@ class LanguageModel(TransformersModel):
         return CandidateScores.of([len(question.candidates) for question in questions], *scored)
 
     def read(self, questions: Sequence[ScoringQuestion], growing: bool = False) -> list[RowStates]:
-        """Return the final hidden states of each question's prompt and candidates; ``growing`` as in `Scorer`."""
+        """Return the final hidden states of each question's prompt and candidates; ``growing`` as in `CandidateScorer`."""
         return self._scorer.read(questions, growing)
 
     def encode(self, prompts: Prompts) -> Tensor:

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from groundling.lm.read.batching import ScoringQuestion, Tokens
-from groundling.lm.read.scoring import Scorer, sums_of
+from groundling.lm.read.scoring import CandidateScorer, sums_of
 from groundling.tokenization.chat import common_length
 
 
@@ -79,7 +79,7 @@ def _lengths_of_choices(texts: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...
 
 
 def guided_log_probs(
-    scorer: Scorer,
+    scorer: CandidateScorer,
     questions: Sequence[ScoringQuestion],
     end_tokens: Sequence[int],
     temperature: float,

@@ -60,7 +60,7 @@ class CandidateScores:
         return cls(padded.masked_scatter(mask, log_probs), mask, state)
 
 
-class Scorer:
+class CandidateScorer:
     """Scores candidates with one model; `kept_bytes` is the size of keys and values after the last `keeping`."""
 
     def __init__(self, backbone: Backbone, start_token: int) -> None:
