@@ -118,7 +118,7 @@ def test_a_model_card_has_the_figures_with_their_intervals(folder: Path, tmp_pat
     agent = folder / "runs" / "motif" / "agent"
     assert main(["publish", str(agent), "--output", str(tmp_path / "out")]) == 0
     card = (tmp_path / "out" / "README.md").read_text()
-    assert "| figure | trained | random | explorer |" in card and "| episodes | 3 | 3 | 3 |" in card
+    assert "| metric | trained | random | explorer |" in card and "| episodes | 3 | 3 | 3 |" in card
     figures = json.loads((agent / "evaluation" / "held-out.json").read_text())["agents"]["trained"]["figures"]
     score = "{value:.4g} [{low:.4g}, {high:.4g}]".format(**figures["score"])
     assert f"| score | {score} | " in card

@@ -68,7 +68,7 @@ def test_own_experiments_come_from_a_folder(tmp_path: Path) -> None:
     assert find_player("mine", "balrog-babyai", [], pytest.fail, own).config.name == "mine"
     with pytest.raises(ConfigError, match=r"--config-dir .*none is not a folder"):
         find("mine", [], pytest.fail, config_dir=tmp_path / "none")
-    with pytest.raises(ConfigError, match="mine is neither"):
+    with pytest.raises(ConfigError, match="mine is not the folder"):
         find("mine", [], pytest.fail)
 
 
@@ -97,7 +97,7 @@ def test_sweeps_spread_into_runs() -> None:
     [
         (None, "run's folder"),
         ("a: [1, 2", "cannot read"),
-        ("- name: demo", r"config\.yaml holds a list"),
+        ("- name: demo", r"config\.yaml contains a list"),
         (
             "colour: 1\nname: x\nworld: {id: text, env: a}\npolicy: {id: a}\nalgorithm: {id: b}",
             r"config\.yaml: unknown config key 'colour'",

@@ -121,7 +121,7 @@ _OTHERS = [
 ]  # fmt: skip
 _IDLE = [
     ("demo", ["model.revision=main"], "model.path=starter-causal is a local folder"),
-    ("rl4lms/common_gen_supervised", ["training.steps=500"], "training.epochs=4 says"),
+    ("rl4lms/common_gen_supervised", ["training.steps=500"], "training.epochs=4 already sets"),
     (_WRITING, ["model.max_prompt_tokens=9"], "prompts are truncated to world.max_prompt_length"),
     ("demo-easy", ["device=cpu", "model.device_map=auto"], "device=cpu has no GPUs"),
     ("glam/symbolic", ["world.history=2"], "its policy does not read text"),

@@ -179,7 +179,7 @@ def test_what_an_adapter_stands_on_has_none_that_imports_a_module(
     with pytest.raises(GroundlingError) as caught:
         LanguageModel.from_pretrained(model)
     assert not (tmp_path / "it-ran").exists()
-    assert f"the model {model / 'base'} has an adapter of its own" in str(caught.value)
+    assert f"the model {model / 'base'} contains an adapter" in str(caught.value)
 
 
 def test_a_received_run_dir_writes_no_line_of_a_job_file(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def test_each_game_can_be_trained_in(game: str) -> None:
 
 def test_unknown_games_and_options_are_errors() -> None:
     for args, wanted in (
-        ({"game": "chess"}, "no game 'chess': it has .*coin"),
+        ({"game": "chess"}, "no game 'chess'; available: .*coin"),
         ({"fold": "all"}, "fold must be train, dev, test"),
         ({"params": {"numLocations": 99}}, "cannot load coin with numLocations=99"),
         ({"params": {"rooms": 3}}, "cannot load coin with rooms=3"),

@@ -84,10 +84,10 @@ def test_figures_of_another_world_replace_nothing(tmp_path: Path, capsys: pytest
     assert json.loads((folder / "held-out-short.json").read_text())["overrides"][-1] == "world.args.max_steps=2"
     for kind, content in figures.items():
         assert (folder / f"held-out.{kind}").read_bytes() == content
-    assert "the figures of held-out, of other overrides," in evaluate("world.args.max_steps=2")
+    assert "earlier results of held-out, obtained with other overrides," in evaluate("world.args.max_steps=2")
     for kind, content in figures.items():
         assert (folder / "replaced" / f"held-out-1.{kind}").read_bytes() == content
         assert (folder / f"held-out.{kind}").read_bytes() != content
     (folder / "held-out.json").write_text("{}")
-    assert "of another version" in evaluate()
+    assert "by a different version" in evaluate()
     assert (folder / "replaced" / "held-out-2.json").read_text() == "{}"

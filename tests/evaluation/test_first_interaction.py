@@ -92,7 +92,7 @@ def test_parallel_suites_are_evaluated_as_in_sequence(
     words = ["evaluate", "random", *_ROOM, "--episodes", "24", f"run_dir={tmp_path}", "--jobs", "2"]
     assert main([*words, "--suite", "swapped,dropped"]) == 1
     captured = capsys.readouterr()
-    assert "1 of 2 suites failed: dropped" in captured.err and "swapped is done" in captured.out
+    assert "1 of 2 suites failed: dropped" in captured.err and "swapped finished" in captured.out
     obstacle.rmdir()
     assert main([*words, "--suite", "dropped,scrambled"]) == 0
     shown = capsys.readouterr().out

@@ -49,7 +49,7 @@ def test_synonyms_are_those_of_the_runs_own_actions() -> None:
 
 def test_custom_actions_need_the_callers_french_names() -> None:
     override = "world.actions=[turn left, turn right, sleep]"
-    with pytest.raises(ConfigError, match=r"suite 'french' does not apply.*'sleep' in french.*world\.actions="):
+    with pytest.raises(ConfigError, match=r"suite 'french' does not apply.*'sleep' to french.*world\.actions="):
         _target(override).under("french")
     config = _target(override, given=("world.actions=[gauche, droite, dormir]",)).under("french").config
     assert (config.world.language, config.world.actions) == ("french", ["gauche", "droite", "dormir"])

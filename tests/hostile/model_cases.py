@@ -238,9 +238,9 @@ DATASETS = {
     "a folder with a pickle": Case(
         together(of_folder(), card("README.md", "x.pkl"), pickled("folder/x.pkl")), DRY, "cannot be loaded"
     ),
-    "a folder at a server": Case(together(of_folder(), card("README.md", f"{SERVER}/x.csv"), CSV), DRY, "at a server"),
+    "a folder at a server": Case(together(of_folder(), card("README.md", f"{SERVER}/x.csv"), CSV), DRY, "on a server"),
     "a folder at a server, through another": Case(
-        together(of_folder(), card(".huggingface.yaml", f"zip://x.csv::{SERVER}/x.zip"), CSV), DRY, "at a server"
+        together(of_folder(), card(".huggingface.yaml", f"zip://x.csv::{SERVER}/x.zip"), CSV), DRY, "on a server"
     ),
     "pictures at a server": Case(together(of_folder(meta_columns=["picture"]), pictures), DRY),
 }

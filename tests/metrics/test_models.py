@@ -225,7 +225,7 @@ def test_an_unsuitable_model_is_refused(
     (Path(folder) / "adapter_config.json").write_text(
         json.dumps({"peft_type": "LORA", "megatron_config": {"a": 1}, "megatron_core": "megatron.hostile"})
     )
-    with pytest.raises(GroundlingError, match=r"has an adapter of its own \(adapter_config.json\)"):
+    with pytest.raises(GroundlingError, match=r"contains an adapter \(adapter_config.json\)"):
         rewards.create(id, model_name=folder, device="cpu", **args).check()
 
 

@@ -255,5 +255,5 @@ def test_credit_of_a_turn_with_one_choice_is_the_turns(lm: LanguageModel) -> Non
 def test_an_action_longer_than_the_limit_is_not_cloned(lm: LanguageModel) -> None:
     rules = _policy(lm, guided=False, max_action_tokens=2).rules
     assert rules.plain_turn(_see(*_SIGNS), 3).text.strip() == "wait"
-    with pytest.raises(ConfigError, match=r"max_action_tokens=2 is too small for the action 'go left now' of"):
+    with pytest.raises(ConfigError, match=r"max_action_tokens=2 is too small for the action 'go left now'"):
         rules.plain_turn(_see(*_SIGNS), 2)

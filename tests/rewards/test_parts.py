@@ -171,7 +171,7 @@ class _Given(Part):
     ("given", "message"),
     [
         (torch.ones(2), r"reward\.mine: it must return rewards of shape \(2, 2\), got \(2,\)"),
-        (torch.ones(2, 1), r"gave \(2, 1\)"),
+        (torch.ones(2, 1), r"got \(2, 1\)"),
         (torch.tensor([[1.0, 2.0], [3.0, math.nan]]), r"returned nan at \(1, 1\)"),
     ],
 )
@@ -328,7 +328,7 @@ def test_a_judge_trains_a_new_model_in_one_process() -> None:
     reward(_steps([[0.0, 0.0]], [["You see here a gold piece.", "You see here a gold piece."]]))
     assert reward.figures()["online_messages"] == 1
     reward.close()
-    with pytest.raises(ConfigError, match="one process"):
+    with pytest.raises(ConfigError, match="single process"):
         _sum(reward_model={"args": args}).begin(RewardContext(world="text", processes=Processes(0, 2)))
     args["online"] = {"judge": "openai", "model": "table"}
     with pytest.raises(ConfigError, match=r"judge 'openai' needs model"):

@@ -168,7 +168,7 @@ def test_a_sum_is_per_token_if_a_part_is() -> None:
     ("values", "message"),
     [
         ([1.0], r"Given must return rewards of shape \(2,\), got \(1,\)"),
-        ([[1.0], [2.0]], r"gave \(2, 1\)"),
+        ([[1.0], [2.0]], r"got \(2, 1\)"),
         ([1.0, float("nan")], r"Given returned nan at \(1,\): rewards must be finite"),
         (torch.tensor([float("inf"), 0]), r"Given returned inf at \(0,\)"),
     ],

@@ -68,7 +68,7 @@ def test_an_evaluation_with_other_settings_is_repeated(study: Path, monkeypatch:
     changed = ["evaluation.deterministic=true", "evaluation.episodes=4"]
     assert main(["evaluate", str(run), *changed]) == 0 and path.read_bytes() != first
     assert main(["report", str(run)]) == 0
-    assert "but with evaluation.deterministic=true" in (run / "report.html").read_text()
+    assert "with evaluation.deterministic=true" in (run / "report.html").read_text()
     assert main(words) == 0 and path.read_bytes() == first
     before = json.loads(first)  # of a version that did not record it
     path.write_text(json.dumps({k: v for k, v in before.items() if k not in ("overrides", "played_with")}))
@@ -109,7 +109,7 @@ def test_other_processes_continue_if_one_fails(
     captured = capsys.readouterr()
     assert "1 of 2 failed (slow-seed1)" in captured.err
     assert "line 1 of" in captured.out and "study.log" in captured.out  # what the run said last
-    assert "quick-seed1 is done" in captured.out
+    assert "quick-seed1 finished" in captured.out
     assert "Unfinished or failed" in (study.parent / "out" / "README.md").read_text()
     (broken / "metrics.jsonl").unlink()
     assert main(study_command(study, *few, "--jobs", "1")) == 0  # what is left needs no process of its own

@@ -229,11 +229,11 @@ def test_a_figure_that_the_run_has_already_is_refused(tmp_path: Path, monkeypatc
 def test_invalid_figures_are_refused(given: Any, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = _run(tmp_path / "algorithm")
     monkeypatch.setattr(run.algorithm, "update", lambda *_, **__: given)
-    with pytest.raises(RunError, match=f"the algorithm 'test-likelihood' reports {says}"):
+    with pytest.raises(RunError, match=f"the algorithm 'test-likelihood' returned {says}"):
         _update(run)
     run = _run(tmp_path / "policy")
     monkeypatch.setattr(run.policy, "figures", lambda: given)
-    with pytest.raises(RunError, match=f"the policy 'test-table' reports {says}"):
+    with pytest.raises(RunError, match=f"the policy 'test-table' returned {says}"):
         _update(run)
 
 

@@ -279,7 +279,7 @@ def test_a_run_that_never_began_does_not_claim_its_folder(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda path: (path / "manifest.json").write_text("{}"), "no complete checkpoint"),
+        (lambda path: (path / "manifest.json").write_text("{}"), "only broken checkpoints"),
         (shutil.rmtree, "no checkpoint to resume from"),
     ],
 )

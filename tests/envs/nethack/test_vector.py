@@ -299,7 +299,7 @@ def test_unsuitable_numbers_are_errors(arguments: tuple[Any, ...], message: str)
 def test_calls_out_of_turn_are_errors() -> None:
     with _vector(4) as envs:
         envs.reset()
-        with pytest.raises(RunError, match="no actions"):
+        with pytest.raises(RunError, match="is not in flight"):
             envs.receive(0)
         with pytest.raises(RunError, match="from 0 to 22"):
             envs.send(0, np.array([0, 23]))

@@ -146,7 +146,7 @@ def test_broken_files_are_errors(tmp_path: Path) -> None:
     with pytest.raises(GroundlingError, match=r"broken\.jsonl:1 is not a JSON object"):
         pools.create("jsonl", path={"train": str(broken)}).prepare("train")
     broken.write_text('{"prompt": 7}\n')
-    with pytest.raises(GroundlingError, match=r"row train_0: .* texts, got 7"):
+    with pytest.raises(GroundlingError, match=r"row train_0: .* strings, got 7"):
         pools.create("jsonl", path={"train": str(broken)}).prepare("train")
     ragged = tmp_path / "ragged.csv"
     ragged.write_text("prompt,answer\na,b\nc\n")

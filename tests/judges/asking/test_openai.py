@@ -99,7 +99,7 @@ def test_a_server_that_knows_neither_schema_nor_log_probabilities_is_asked_witho
 
     with serving(ChatServer(treat=treat, write=lambda body: "1")) as server:
         one = judge(server, answer="choice", concurrency=4)
-        with pytest.warns(UserWarning, match="refuses structured_outputs and logprobs") as warnings:
+        with pytest.warns(UserWarning, match="rejects structured_outputs and logprobs") as warnings:
             assert all(reply.text == "1" for reply in ask(one, 8))
         before = len(server.bodies)
         ask(one, 2)

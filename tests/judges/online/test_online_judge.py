@@ -55,7 +55,7 @@ def test_a_single_message_is_labelled_0_or_1_and_the_empty_one_without_a_request
         0.0,
     ]
     assert len(judge.asked) == 4
-    with pytest.raises(RunError, match="none of 1 questions; the first: gone"):
+    with pytest.raises(RunError, match="none of 1 questions; the first error: gone"):
         online_judge(Scripted(Reply("", failure="gone")), QUESTION)([("",), ("a",)], ["", ""])
 
 

@@ -242,7 +242,7 @@ def test_missing_or_broken_parts_get_a_message(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=message):
             pairs.write_preferences("rules", labels)
     for name in ("a/b", "..", "a.b", ""):
-        with pytest.raises(ConfigError, match="annotator's name"):
+        with pytest.raises(ConfigError, match="invalid annotator name"):
             pairs.write_preferences(name, np.zeros(2, int))
     np.save(tmp_path / "pairs/data/blstats.npy", np.array([{}]), allow_pickle=True)
     with pytest.raises(ConfigError, match="not a readable array"):

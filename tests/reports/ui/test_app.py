@@ -167,8 +167,8 @@ def _damage(name: str, to: str | bytes, find: str = "") -> Callable[[Path], None
     one_in(
         3,
         [
-            (_damage("metrics.jsonl", r'"entropy": "high"', r'"entropy": [^,}]*'), "entropy=&#39;high&#39; of update"),
-            (_damage("metrics.jsonl", r'"return_mean": [1]', r'"return_mean": [^,}]*'), "return_mean=[1] of update"),
+            (_damage("metrics.jsonl", r'"entropy": "high"', r'"entropy": [^,}]*'), "entropy=&#39;high&#39; in update"),
+            (_damage("metrics.jsonl", r'"return_mean": [1]', r'"return_mean": [^,}]*'), "return_mean=[1] in update"),
             (_damage("metrics.jsonl", b"\xff\n"), "is not a row of metrics"),
             (_damage("config.yaml", b"name: \xff"), "config.yaml"),
             (_damage("config.yaml", "name: [<b>"), "config.yaml"),
