@@ -68,7 +68,7 @@ def test_an_evaluation_with_other_settings_is_repeated(study: Path, monkeypatch:
     changed = ["evaluation.deterministic=true", "evaluation.episodes=4"]
     assert main(["evaluate", str(run), *changed]) == 0 and path.read_bytes() != first
     assert main(["report", str(run)]) == 0
-    assert "with evaluation.deterministic=true" in (run / "report.html").read_text()
+    assert "settings: evaluation.deterministic=true" in (run / "report.html").read_text()
     assert main(words) == 0 and path.read_bytes() == first
     before = json.loads(first)  # of a version that did not record it
     path.write_text(json.dumps({k: v for k, v in before.items() if k not in ("overrides", "played_with")}))
