@@ -78,7 +78,7 @@ def from_values(
     checked: bool = True,
     again: bool = False,
 ) -> Config:
-    """Merge nested values into the defaults and check them as `compose` does; ``again`` is for `changed`."""
+    """Merge nested values into the defaults and check them as `compose` does; `changed` sets ``again``."""
     check_plain(values, where)
     changes = parse(overrides)
     said = dict(leaves("", values)) if again else given(changes)

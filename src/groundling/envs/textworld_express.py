@@ -94,7 +94,7 @@ class TextWorldExpress(gymnasium.Env[str, str]):
 
 
 def _start_java() -> Any:
-    """Start a JVM with the engine, which ends with this process at the latest."""
+    """Start a JVM running the engine; it exits no later than this process."""
     if importlib.util.find_spec("textworld_express") is None:
         raise ConfigError("TextWorldExpress is not installed: pip install 'groundling[worlds]'")
     if shutil.which("java") is None:

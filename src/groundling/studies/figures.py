@@ -105,7 +105,7 @@ def _draw(
     metrics: Sequence[tuple[StudyJob, Sequence[Mapping[str, Any]]]],
     rows: Sequence[FigureRow],
 ) -> dict[str, Any]:
-    """Draw ``training``, the curves of trained arms, and ``held-out``, all metrics."""
+    """Draw two plots: ``training`` (curves of the trained arms) and ``held-out`` (all metrics)."""
     drawn = {}
     curves = {
         arm: of_arm

@@ -24,7 +24,7 @@ _SAME_DAY = "{%- macro strftime_now(format) -%}{{ format"
 for _code in "aAbBcdDeFHIjmMpSTuUwWxXyY":
     _SAME_DAY += f" | replace('%{_code}', '{datetime(2024, 7, 26).strftime('%' + _code)}')"
 _SAME_DAY += " }}{%- endmacro -%}"
-"""Prepended to templates, so that those that print the date always print the same one, the default of Llama 3's."""
+"""Prepended to templates, so that those that print the date always print the same one: the default in Llama 3's."""
 
 
 class ChatTemplate:

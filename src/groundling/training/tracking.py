@@ -39,8 +39,8 @@ def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
 
 
 class Tracker:
-    """Append to ``metrics.jsonl`` and ``tensorboard/`` after the update from which a run resumes.
-    Both are on disk when a method returns. TensorBoard ignores steps of earlier files that are repeated. PyTorch's
+    """Append to ``metrics.jsonl`` and ``tensorboard/`` from the update at which a run resumes.
+    Both are on disk when a method returns. TensorBoard discards steps that a resumed run writes again. PyTorch's
     ``SummaryWriter`` would write from a thread, up to two minutes later, and never report a full disk.
     """
 

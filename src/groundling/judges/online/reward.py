@@ -21,7 +21,7 @@ from groundling.judges.reward_models.models import TableRewardModel
 from groundling.judges.reward_models.reward_model import QUANTILE_LEVELS, Normalization, RewardModel
 
 AskJudge = Callable[[list[tuple[str, ...]], list[str]], Sequence[float | None]]
-"""Takes questions about one or two captions and, for each, the context that its captions share without repeating it.
+"""Takes questions about one or two captions and, for each, the context that its captions share and do not contain.
 
 Returns, for one caption, 1 if it deserves a reward and 0 otherwise, like ONI's labels; for two captions, the
 probability that the first is preferred (0.5 for a tie); None if there is no answer."""
@@ -110,7 +110,7 @@ class OnlineReward:
         self.model, self.learning, self._warn = model, learning or OnlineLearning(), warn
         self._ranks = not (model.gives_labels or isinstance(model, TableRewardModel))
         if self._ranks and model.normalization is None:
-            # Until the first training, its rewards stay as small as they are (about 1e-4).
+            # Before the first training round, rewards keep their initial scale (about 1e-4).
             model.normalization = Normalization(0.0, 1.0, (0.0,) * len(QUANTILE_LEVELS))
         self._rng = np.random.default_rng(self.learning.seed)
         self._captions: list[str] = []  # distinct
@@ -120,7 +120,7 @@ class OnlineReward:
         self._distinct: set[str] = set()
         self._known: set[int] = set()  # ids of captions that need not be read again
         self._answered: dict[_Places, float] = {}
-        self._trained_on = 0  # number of answers that the last finished training used
+        self._trained_on = 0  # number of answers used by the last completed training round
         self._training_on = 0
         self._training: Future[tuple[RewardModel, int, int]] | None = None
         self._trainer, self._stop = ThreadPoolExecutor(1, "reward model"), threading.Event()
@@ -291,7 +291,7 @@ class OnlineReward:
         return TrainingPairs(list(self._captions), indices, targets)
 
     def _take_over(self) -> bool:
-        """Apply the result of a finished training; return True if the model changed."""
+        """Apply the result of a completed training round; return True if the model changed."""
         training = self._training
         if training is None or not training.done():
             return False
