@@ -85,7 +85,9 @@ def test_an_unreachable_hub_gives_one_line(monkeypatch: pytest.MonkeyPatch) -> N
         raise ConnectionError("no route to host\nsecond line")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
-    with pytest.raises(GroundlingError, match=r"stanfordnlp/imdb .*no route to host.* 30 rows with offline=true") as error:
+    with pytest.raises(
+        GroundlingError, match=r"stanfordnlp/imdb .*no route to host.* 30 rows with offline=true"
+    ) as error:
         pools.create("imdb").prepare("train")
     assert "\n" not in str(error.value)
 
