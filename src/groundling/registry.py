@@ -258,4 +258,5 @@ class Registry(Generic[T]):
         return list(self._factories)
 
     def __contains__(self, id: object) -> bool:
-        return id in self._factories or any(id in others for others, _ in self._adapted)
+        # An id from a config may be a list.
+        return isinstance(id, str) and (id in self._factories or any(id in others for others, _ in self._adapted))

@@ -91,6 +91,8 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("rl4lms_config", _rl4lms(), r"vf_coef must be a number, got 'abc'"),
     *(("studies", _study(common), "cannot read the study") for common in ("[{1: 2}]", "['${..arms}']", "[[a]]")),
     ("evaluations", _figure("a.b"), r"a\.b"),
+    ("run.json", b'{"counters": {"update": 2, "step": 2.5}}', "step=2.5 is not a count"),
+    ("compose", ("glam/symbolic", ["policy.id=[a]"]), "policy.id must be text"),
     *(("recordings", row, "not a recorded round") for row in _ROUNDS),
     ("pools of files", _rows(reference="\ud800"), "half a surrogate pair"),
     ("pools of files", _rows(reference=5), "must be strings, got 5"),

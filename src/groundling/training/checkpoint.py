@@ -204,7 +204,8 @@ def check_counters(counters: Any, needed: Sequence[str] = ("update", "step")) ->
     if not isinstance(counters, dict) or not set(needed) <= counters.keys():
         raise ValueError(f"counters={counters!r:.80} lack {' and '.join(needed)}")
     for name, value in counters.items():
-        if type(value) not in (int, float) or not 0 <= value < math.inf:
+        types = (int, float) if name == "seconds" else (int,)
+        if type(value) not in types or not 0 <= value < math.inf:
             raise ValueError(f"counters.{name}={value!r:.80} is not a count")
     return counters
 
