@@ -101,7 +101,9 @@ def _weighted(
         weights = [1.0] * len(chosen) if weights is None else [float(weight) for weight in weights]
     except (TypeError, ValueError):
         raise ConfigError(f"reward_weights must be a list of numbers, got {weights!r:.80}") from None
-    if not chosen or len(weights) != len(chosen):
+    if not chosen:
+        raise ConfigError("reward_funcs is empty: pass a function of completions, or the id of a reward")
+    if len(weights) != len(chosen):
         raise ConfigError(f"reward_weights must have one number for each reward, got {len(weights)} for {len(chosen)}")
     return weighted(chosen, weights)
 

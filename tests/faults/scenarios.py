@@ -75,12 +75,20 @@ def _counters(output: Path) -> Any:
     return [(row["update"], row["step"]) for row in read_metrics(output)], checkpoint.step_of(last)
 
 
+def _matching(folder: Path, pattern: str) -> list[Path]:
+    while True:
+        try:
+            return list(folder.rglob(pattern))
+        except FileNotFoundError:  # the command has just renamed a folder
+            continue
+
+
 def _files(pattern: str) -> Any:
-    return lambda output: len(list(output.parent.rglob(pattern)))
+    return lambda output: len(_matching(output.parent, pattern))
 
 
 def _lines(pattern: str) -> Any:
-    return lambda output: sum(p.read_bytes().count(b"\n") for p in output.parent.rglob(pattern))
+    return lambda output: sum(p.read_bytes().count(b"\n") for p in _matching(output.parent, pattern))
 
 
 def scenarios(materials: Path) -> list[Scenario]:

@@ -27,6 +27,7 @@ _HEALTHY = {
     "grad_norm": 0.4,
     "learning_rate": 1e-4,
     "episodes": 40,
+    "steps": 1280.0,
     "equal_rewards": 0.0,
     "equal_groups": 0.2,
     "information": 0.1,
@@ -94,11 +95,20 @@ def test_a_planted_symptom_is_found_alone(
         ({"equal_rewards": 1.0, "episodes": 3}, []),  # hardly any episode has ended
         ({"learning_rate": 1e-6}, ["model.dtype=bfloat16", "model.lora={r: 8}"]),  # adapters are in float32
         ({"approx_kl": 0.0}, ["algorithm.args.minibatch_size=1280", "algorithm.args.epochs=1"]),  # one minibatch
+        (
+            {"approx_kl": 0.0, "steps": 100.0},
+            ["algorithm.args.epochs=1"],
+        ),  # episodes ended early, so that one is enough
         ({"information": 0.0, "mean_entropy": 1.75}, []),  # near uniform, as a new model should be
     ],
 )
 def test_nothing_is_found_in_a_healthy_run(changes: dict[str, Any], overrides: list[str]) -> None:
     assert _found(changes, *overrides) == []
+
+
+def test_single_texts_are_no_groups_without_variance() -> None:
+    assert findings(_HEALTHY | {"equal_groups": 1.0}, compose("writing", ["world.texts_per_prompt=1"])) == []
+    assert findings(_HEALTHY | {"equal_groups": 1.0}, compose("writing", ["world.texts_per_prompt=4"]))
 
 
 def test_nothing_is_found_without_metrics() -> None:

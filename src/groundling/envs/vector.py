@@ -344,10 +344,12 @@ class TextVectorEnv:
         return f"{self._name}, env {i}, seed {state.seed}, step {len(state.actions)}"
 
     def _foreign(self, i: int, doing: str, raised: EnvRaised) -> ForeignError:
-        state = self._states[i]
+        state, cause = self._states[i], raised.__cause__
+        lacks = "argument 'seed'" in str(cause) or "argument 'options'" in str(cause)
+        advice = "declare def reset(self, *, seed=None, options=None); " if doing == "reset" and lacks else ""
         return ForeignError(
-            f"env {i} ({self._name}) raised {type(raised.__cause__).__name__} during {doing}: seed {state.seed}, "
-            f"episode {state.episode}, after {len(state.actions)} steps; its traceback follows"
+            f"env {i} ({self._name}) raised {type(cause).__name__} during {doing}: seed {state.seed}, "
+            f"episode {state.episode}, after {len(state.actions)} steps; {advice}its traceback follows"
         )
 
     def _episode(self, i: int, success: bool, key: str | None = None) -> TextEpisode:

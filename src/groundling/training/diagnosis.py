@@ -90,11 +90,16 @@ class DiagnosisLog:
 
 
 def examined(folder: Path) -> Figures:
-    """Return the means over a run's first updates, and the episodes that ended in them; empty before the first."""
+    """Return the means over a run's first updates, the episodes that ended in them, and the steps (or tokens) of an
+    update; empty before the first.
+    """
     measures = {row["update"]: row for row in read_rows(folder / FILE)}
     rows = [one | measures.get(one["update"], {}) for one in read_rows(folder / METRICS, consecutive=True)[:UPDATES]]
     present = {name: [row[name] for row in rows if row.get(name) is not None] for row in rows for name in row}
-    return {name: values[-1] if name == "episodes" else fmean(values) for name, values in present.items() if values}
+    figures = {name: values[-1] if name == "episodes" else fmean(values) for name, values in present.items() if values}
+    if rows:
+        figures["steps"] = rows[-1]["step"] / len(rows)
+    return figures
 
 
 def diagnose(folder: Path, config: Config) -> list[Finding]:
@@ -127,10 +132,10 @@ def _rewards(figures: Figures, config: Config) -> Finding | None:
 
 def _groups(figures: Figures, config: Config) -> Finding | None:
     share = figures.get("equal_groups", 0)
-    if share < _MOST or figures.get("equal_rewards") == 1:
-        return None
     key = "texts_per_prompt" if hasattr(config.world, "texts_per_prompt") else "group_size"
     size = getattr(config.world, key)
+    if share < _MOST or size == 1 or figures.get("equal_rewards") == 1:
+        return None
     return Finding(
         "most groups have no variance, so their advantages are 0",
         f"{share:.0%} of the groups of {size} have equal returns",
@@ -139,10 +144,10 @@ def _groups(figures: Figures, config: Config) -> Finding | None:
 
 
 def _movement(figures: Figures, config: Config) -> Finding | None:
-    args, world = config.algorithm.args, config.world
+    args = config.algorithm.args
     moved, rate = figures.get("approx_kl"), args.get("learning_rate") or figures.get("learning_rate") or 0.0
     # The policy has not changed yet when the first minibatch is evaluated.
-    is_seen = args.get("epochs", 1) > 1 or args.get("minibatch_size", 64) < world.num_rows * world.steps_per_row / 2
+    is_seen = args.get("epochs", 1) > 1 or args.get("minibatch_size", 64) < figures.get("steps", 0) / 2
     if moved is None or not is_seen or _STILL <= moved < _TORN:
         return None
     symptom, factor = ("the policy hardly moves", 10) if moved < _STILL else ("updates replace the policy", 0.1)

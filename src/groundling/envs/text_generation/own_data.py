@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from groundling.envs.text_generation.columns import Row
 from groundling.errors import ConfigError
 from groundling.io.files import write_atomically
@@ -39,12 +41,19 @@ def rows_of(data: Any, name: str) -> list[Row]:
     return [dict(row) for row in rows]
 
 
+def _plain(value: Any) -> Any:
+    """Return the Python value of a NumPy number or array."""
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
+
+
 def write_rows(run_dir: Path, name: str, rows: Iterable[Row]) -> None:
     """Write rows to a JSON Lines file in a run's folder; raise `ConfigError` if a trained run has other rows."""
     lines, path = list[str](), run_dir / DATA / name
     for number, row in enumerate(rows):
         try:
-            lines.append(json.dumps(row, ensure_ascii=False) + "\n")
+            lines.append(json.dumps(row, ensure_ascii=False, default=_plain) + "\n")
             lines[-1].encode()
         except UnicodeEncodeError as error:
             raise ConfigError(
