@@ -12,7 +12,7 @@ from groundling.errors import ConfigError
 from groundling.io.terminal import make_console
 from groundling.lm.load.model import load_tokenizer
 from groundling.lm.load.model_files import Source
-from groundling.objects import coefficients_of, weighted
+from groundling.objects import coefficients_of
 from groundling.runs import Run, train
 
 RewardFunction = str | Callable[..., Any]
@@ -94,8 +94,8 @@ def finetune(
 
 def _weighted(
     functions: RewardFunction | Sequence[RewardFunction], weights: Sequence[float] | None
-) -> dict[Any, float]:
-    """Return the coefficient of each reward."""
+) -> list[tuple[Any, float]]:
+    """Return each reward with its coefficient."""
     chosen: Sequence[Any] = functions if isinstance(functions, list | tuple) else [functions]
     try:
         weights = [1.0] * len(chosen) if weights is None else [float(weight) for weight in weights]
@@ -105,7 +105,7 @@ def _weighted(
         raise ConfigError("reward_funcs is empty: pass a function of completions, or the id of a reward")
     if len(weights) != len(chosen):
         raise ConfigError(f"reward_weights must have one number for each reward, got {len(weights)} for {len(chosen)}")
-    return weighted(chosen, weights)
+    return list(zip(chosen, weights, strict=True))
 
 
 def _path(data: Any, task: str, split: str) -> str:

@@ -15,7 +15,8 @@ from groundling.training.checkpoint import SETTINGS_FILE
 
 Function = Callable[..., Any]
 """A reward: it takes generations (or completions), and returns a number for each (see `FunctionReward`)."""
-Reward = str | Function | Sequence[str | Function] | Mapping[str | Function, float]
+Part = str | Function
+Reward = Part | Sequence[Part | tuple[Part, float]] | Mapping[Part, float]
 
 
 def id_of_world(world: Any) -> str | None:
@@ -28,46 +29,38 @@ def coefficients_of(reward: Reward | None) -> dict[str, float] | None:
     if reward is None:
         return None
     ids: dict[str, float] = {}
-    for one, value in _listed(reward).items():
-        ids[one if isinstance(one, str) else register_function(one, taken=ids)] = value
+    for part, coefficient in _listed(reward):
+        ids[part if isinstance(part, str) else register_function(part, taken=ids)] = coefficient
     return ids
 
 
 def origins_of(world: Any, model: Any, reward: Reward | None) -> dict[str, str]:
     """Return the MODULE:NAME of each object by its id, for a config's ``objects``."""
-    listed = _listed(reward or {})
-    named = zip(coefficients_of(reward) or (), listed, strict=True)
-    origins = {id: qualified_name(one) for id, one in named if callable(one)}
+    named = zip(coefficients_of(reward) or (), _listed(reward or {}), strict=True)
+    origins = {id: qualified_name(part) for id, (part, _) in named if callable(part)}
     id = id_of_world(world)
     if id != world and id is not None and (origin := origin_of(id)) is not None:
         origins[id] = origin
     return origins | ({"model": qualified_name(type(model))} if is_object(model) else {})
 
 
-def _listed(reward: Reward) -> Mapping[Any, float]:
-    if isinstance(reward, Mapping):
-        return reward
-    parts = [reward] if isinstance(reward, str) or callable(reward) else reward
-    if not isinstance(parts, list | tuple) or not all(isinstance(one, str) or callable(one) for one in parts):
+def _listed(reward: Reward) -> list[tuple[Part, float]]:
+    """Return each part with its coefficient; raise `ConfigError` if one is no reward, or is given twice."""
+    given = [reward] if isinstance(reward, str) or callable(reward) else reward
+    if isinstance(given, Mapping):
+        given = list(given.items())
+    if not isinstance(given, list | tuple):
         raise ConfigError(
             f"reward must be an id, a function of generations, a list of these, or their coefficients, got {reward!r:.80}"
         )
-    return weighted(parts, [1.0] * len(parts))
-
-
-def weighted(parts: Sequence[str | Function], weights: Sequence[float]) -> dict[Any, float]:
-    """Return the coefficient of each part; raise `ConfigError` if one is given twice, or cannot be a key of a dict."""
-    coefficients: dict[Any, float] = {}
-    for part, weight in zip(parts, weights, strict=True):
+    pairs: list[Any] = [one if isinstance(one, tuple) and len(one) == 2 else (one, 1.0) for one in given]
+    for number, (part, _) in enumerate(pairs):
         if not isinstance(part, str) and not callable(part):
             raise ConfigError(f"a reward must be a function of completions or a reward's id, got {part!r:.80}")
-        name = part if isinstance(part, str) else name_of(part)
-        if type(part).__hash__ is None:
-            raise ConfigError(f"the reward {name} cannot be hashed: declare its class with @dataclass(eq=False)")
-        if part in coefficients:
+        if any(part is one or part == one for one, _ in pairs[:number]):
+            name = part if isinstance(part, str) else name_of(part)
             raise ConfigError(f"the reward {name} is given twice: pass it once, with the sum of its coefficients")
-        coefficients[part] = weight
-    return coefficients
+    return pairs
 
 
 @contextmanager

@@ -63,8 +63,8 @@ def train(
         tokenizer: The tokenizer of a model object or of a model without one: a folder, a hub id, or a tokenizer.
         policy: An id (see ``groundling list policies``). If it differs from the experiment's, its defaults are used.
         algorithm: An id (see ``groundling list algorithms``). If it differs, its defaults are used.
-        reward: Replaces the experiment's reward: an id, a function of generations, a list of these, or a mapping from
-            them to coefficients. ``env`` is the world's own reward.
+        reward: Replaces the experiment's reward: an id, a function of generations, a list of these, or their
+            coefficients, as a mapping or as a list of pairs. ``env`` is the world's own reward.
         steps: Total number of env steps or, for text generation, tokens.
         seed: Seed of the run.
         run_dir: Folder of the run.

@@ -51,6 +51,7 @@ def test_the_learning_rate_falls_with_the_number_of_trained_weights(facts: Facts
         (replace(_STARTER, steps=10**6), {"world.num_steps": 40}),
         (_NEW, {"entropy_coefficient": 0.1, "epochs": 4, "target_kl": 0.05}),
         (_LORA, {"detach_values": True, "value_warmup": 1}),
+        (replace(_GROUPS, rows=20), {"world.group_size": 5}),
         (_GROUPS, {"world.group_size": 8, "world.num_steps": 64}),
         (replace(_GROUPS, episode_limit=1000), {"world.num_steps": 128}),
         (_TEXTS, {"world.texts_per_prompt": 8, "entropy_coefficient": 0.001, "gamma": 1.0, "minibatch_size": 320}),
@@ -60,7 +61,14 @@ def test_facts_decide_the_other_settings(facts: Facts, expected: dict[str, Any])
     assert expected.items() <= _values(facts).items()
 
 
-@pytest.mark.parametrize(("facts", "absent"), [(_STARTER, "detach_values"), (_STARTER, "world.group_size")])
+@pytest.mark.parametrize(
+    ("facts", "absent"),
+    [
+        (_STARTER, "detach_values"),
+        (_STARTER, "world.group_size"),
+        (replace(_STARTER, policy="action_generating", action="free_text"), "policy.args.temperature"),
+    ],
+)
 def test_settings_that_the_facts_do_not_call_for_are_left_out(facts: Facts, absent: str) -> None:
     assert absent not in _values(facts)
 

@@ -77,6 +77,8 @@ def register_function(function: Callable[..., Any], taken: Collection[str] = ())
     if not callable(function) or inspect.isclass(function) or isinstance(function, torch.nn.Module):
         raise ConfigError(f"a reward must be a function of completions or a reward's id, got {function!r:.80}")
     name = re.sub(r"[^\w-]+", "", name_of(function))
+    if type(function).__hash__ is None:  # such as a dataclass; its method can be a key of a cache
+        function = function.__call__  # type: ignore[operator]
     parameters = inspect.signature(function).parameters.values()
     if not any(one.kind is one.VAR_KEYWORD or one.name in SAMPLES[:3] for one in parameters):
         given = ", ".join(map(str, parameters))

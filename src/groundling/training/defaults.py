@@ -106,7 +106,7 @@ def _optimisation(facts: Facts) -> list[Setting]:
 
 def _policy(facts: Facts) -> list[Setting]:
     settings, is_text = list[Setting](), facts.action == "token"
-    if facts.size.is_trained and _is(policies.get(facts.policy), ActionTextPolicy):
+    if facts.size.is_trained and facts.action == "choice" and _is(policies.get(facts.policy), ActionTextPolicy):
         settings.append(Setting("policy.args.temperature", 2.0, "a pretrained model prefers some actions"))
     if getattr(algorithms.get(facts.algorithm), "needs_values", True):
         if not is_text:
@@ -143,7 +143,8 @@ def _rollouts(facts: Facts) -> list[Setting]:
     whole = (
         "an episode has at most that many steps" if length == facts.episode_limit else "longer episodes are cut off"
     )
-    return [Setting("world.group_size", 8, reason), Setting("world.num_steps", length, whole)]
+    size = next((n for n in range(8, 1, -1) if facts.rows % n == 0), 8)
+    return [Setting("world.group_size", size, reason), Setting("world.num_steps", length, whole)]
 
 
 def _is(component: Any, *types: type) -> bool:
