@@ -72,7 +72,7 @@ def _awaited(scores: Awaitable[Any]) -> Any:
 
 def name_of(function: Callable[..., Any]) -> str:
     """Return the name of a function, of the function in a partial, or of a callable object's class."""
-    inner = getattr(function, "func", function)
+    inner: Any = getattr(function, "func", function)
     if getattr(inner, "__name__", "") == "__call__":
         inner = inner.__self__
     return str(getattr(inner, "__name__", type(inner).__name__))
