@@ -83,7 +83,7 @@ def _seconds(run: gl.Run) -> dict[str, float]:
 
 
 def _texts(evaluation: Evaluation) -> dict[str, Any]:
-    """Return means and 95 % intervals over the test prompts, by agent and measure."""
+    """Return means and 95% intervals over the test prompts, by agent and measure."""
     return {
         agent: {
             name: [round(value, 4) if value is not None else None for value in (one.value, one.low, one.high)]
@@ -123,7 +123,7 @@ def page(results: dict[str, Any]) -> str:
         "",
         f"The reward model's expected calibration error is {span(error)}.",
         "",
-        "Texts to the test prompts: mean and 95 % interval over prompts. The reward is the learned one, which PPO",
+        "Texts to the test prompts: mean and 95% interval over prompts. The reward is the learned one, which PPO",
         "maximises; the true measure is `increasing_numbers`, which it does not see.",
         "",
         "| learner | seed | reward, untrained | trained | true measure, untrained | trained |",

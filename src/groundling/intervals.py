@@ -12,7 +12,7 @@ _CHUNK = 2**22  # Scores resampled in one chunk: 2,000 bootstrap samples of 50,0
 
 @dataclass(frozen=True)
 class IntervalEstimate:
-    """A statistic and its 95 % interval."""
+    """A statistic and its 95% interval."""
 
     value: float
     low: float
@@ -39,7 +39,7 @@ def interquartile_mean(scores: np.ndarray) -> np.ndarray:
 def estimate(
     scores: np.ndarray, statistic: Callable[[np.ndarray], np.ndarray] = interquartile_mean, seed: int = 0
 ) -> IntervalEstimate:
-    """Return a statistic of all scores with its stratified percentile-bootstrap 95 % interval.
+    """Return a statistic of all scores with its stratified percentile-bootstrap 95% interval.
 
     Runs are resampled with replacement, independently for each task, as in rliable's ``get_interval_estimates``. A
     single run gives an interval without width; for three runs of one task, it spans at most their range.
@@ -62,7 +62,7 @@ def estimate(
 
 
 def interquartile_band(curves: np.ndarray, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return interquartile mean and pointwise 95 % interval of curves ``(runs, points)``, resampling whole runs."""
+    """Return interquartile mean and pointwise 95% interval of curves ``(runs, points)``, resampling whole runs."""
     runs = len(curves)
     drawn = np.random.default_rng(seed).integers(runs, size=(_RESAMPLES, runs))
     values = interquartile_mean(np.moveaxis(curves[drawn], 1, -1))  # (resamples, points)
@@ -79,7 +79,7 @@ def area_under_curve(steps: np.ndarray, values: np.ndarray, total: float) -> flo
 
 
 def wilson_interval(successes: int, count: int, z: float = 1.959964) -> tuple[float, float]:
-    """Return Wilson's score interval for a proportion (Wilson 1927); 95 % by default."""
+    """Return Wilson's score interval for a proportion (Wilson 1927); 95% by default."""
     if count <= 0 or not 0 <= successes <= count:
         raise ValueError(f"expected 0 <= successes <= count and count > 0, got {successes} of {count}")
     p = successes / count

@@ -302,7 +302,7 @@ class Evaluation:
 
     @property
     def figures(self) -> dict[str, dict[str, Figure]]:
-        """Means with 95 % intervals by agent and metric: ``evaluation.figures["trained"]["success"].value``."""
+        """Means with 95% intervals by agent and metric: ``evaluation.figures["trained"]["success"].value``."""
         return {name: one.figures() for name, one in self.played.items()}
 
     def table(self) -> None:

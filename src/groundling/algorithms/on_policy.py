@@ -55,7 +55,7 @@ class OnPolicy(Algorithm):
     """Shift and scale each rollout's rewards, including the KL penalty, to mean 0 and standard deviation 1."""
     contrast_coefficient: Annotated[float, Ge(0)] = 0.0
     """Weight of a loss that aligns hidden states across prompts (see `ContrastiveLoss`); 0 disables it."""
-    contrast_prompts: Annotated[Sequence[str], OnlyWith("contrast_coefficient")] = ()  # Ids of these prompts
+    contrast_prompts: Annotated[Sequence[str], OnlyWith("contrast_coefficient")] = ()  # Ids of at least two prompts
 
     kl_in_loss: ClassVar[bool] = False  # Add the KL penalty to the loss instead of subtracting it from the rewards
 
@@ -83,7 +83,8 @@ class OnPolicy(Algorithm):
         self, policy: Policy, rollout: Rollout, *, generator: torch.Generator, remaining: float = 1.0
     ) -> dict[str, float]:
         """Learn from one rollout; return the metrics of `optimize`, the critic and the KL, and ``learning_rate``.
-        Raise `ConfigError` if a needed KL is missing or a group has only one episode, `RunError` if a metric is NaN.
+        Raise `ConfigError` if reference log-probabilities are missing or a group has only one episode, and
+        `RunError` if a metric is NaN.
         """
         learning_rate = schedule_learning_rate(self, remaining)
         targets = self.targets(rollout)
@@ -158,7 +159,7 @@ class ClippedOnPolicy(OnPolicy):
     weight_decay: Annotated[float, Ge(0)] = 0.0  # AdamW's weight decay, for matrices only
     epochs: Annotated[int, Ge(1)] = 1  # Passes over each rollout; usually 1 to 10
     minibatch_size: Annotated[int, Ge(1)] = 64
-    """Steps per optimizer step. Whole texts are batched to hold this many tokens on average (at least one text)."""
+    """Steps per optimizer step. For texts: whole texts, as many as contain this many tokens on average, and at least one."""
     clip_range: Annotated[float, Gt(0)] = 0.2  # ε of the policy's clipped ratio; usually 0.1 to 0.3
     target_kl: Annotated[float | None, Gt(0)] = None
     """Stop learning from a rollout once a minibatch's KL from the old policy exceeds this; if null, never stop."""

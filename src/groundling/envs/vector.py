@@ -56,7 +56,8 @@ class TextVectorEnv:
         seed_of: Returns the seed of env ``i``'s ``n``-th episode (see `groundling.envs.text_episode`).
         history: Maximum number of observations in a `TextObservation` (3 in GLAM); if None, there is no limit.
         num_workers: Number of processes that step the envs, for envs that are slow or crash; 0 uses this process. An
-            env that raises, dies or hangs is recreated in its state; after two losses at a step, its episode ends.
+            env that raises, dies or hangs is recreated and restored to its state; if that happens twice at one step,
+            its episode ends.
         timeout: Seconds without an answer after which a worker is considered hung.
         warn: Called with a message for each lost env.
 
@@ -235,7 +236,7 @@ class TextVectorEnv:
                 setattr(self.incidents, name, getattr(self.incidents, name) + count)
             self._states[i].episode = saved["episode"] - 1
         self.reset(range(len(state)))
-        ended: set[int] = set()  # also envs that lack a saved action, because their episode differs
+        ended: set[int] = set()  # also envs that do not offer a saved action, because the replayed episode differs
         for number in range(max((len(saved["actions"]) for saved in state), default=0)):
             taken = {i: saved["actions"][number] for i, saved in enumerate(state) if number < len(saved["actions"])}
             ended |= {i for i, action in taken.items() if not self._is_admissible(i, action)}

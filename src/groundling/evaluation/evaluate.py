@@ -56,7 +56,7 @@ def figures_table(title: str, figures: Mapping[str, Mapping[str, Figure]]) -> "T
     from rich import box
     from rich.table import Table
 
-    table = Table(title=title, box=box.SIMPLE, show_edge=False, caption="means with 95 % intervals")
+    table = Table(title=title, box=box.SIMPLE, show_edge=False, caption="means with 95% intervals")
     table.add_column("")
     for name in figures:
         table.add_column(name, justify="right")

@@ -1,4 +1,4 @@
-"""Text rewards built on metrics, and `TextPart`, which turns text rewards into parts."""
+"""Text rewards built on metrics, and `TextPart`, which makes a text reward a part of a run's reward."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -168,7 +168,7 @@ _STATE = "state.json"
 
 class TextPart(Part):
     """Computes a text reward, a metric or a user's function; ``reward`` may be a factory that takes the trained model.
-    Generated texts are scored per token. In other worlds, captions are scored with goals as prompts and no references.
+    Generated texts are scored per token. In all other worlds, captions are scored, with goals as prompts and no references.
     """
 
     needs: frozenset[Evidence] = frozenset({"captions"})

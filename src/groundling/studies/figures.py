@@ -52,7 +52,7 @@ def page_of_figures(study: Study, jobs: Sequence[StudyJob], world: type[World]) 
     return StudyPage(
         explanation=(
             f"Seeds: {', '.join(map(str, study.seeds))}; {study.episodes} held-out {episodes} per run; "
-            f"{unit} of training: {trained}. Values are means over seeds of means over {episodes}, with 95 % "
+            f"{unit} of training: {trained}. Values are means over seeds of means over {episodes}, with 95% "
             "bootstrap intervals over seeds. With few seeds, an interval spans at most the range of the seeds' means: it "
             "does not predict other seeds. `episodes.csv` lists each episode, `curves.csv` each update."
         ),
@@ -150,7 +150,7 @@ def _sections(
     if "training" in pictures:
         text += [
             f"## Training\n\n![Metrics of the training {episodes} over {world.presentation.unit}](training.svg)",
-            f"Smoothed means over finished {episodes}. Bands: 95 % bootstrap intervals over seeds. Dashed lines: untrained "
+            f"Smoothed means over finished {episodes}. Bands: 95% bootstrap intervals over seeds. Dashed lines: untrained "
             f"arms on held-out {episodes}.",
         ]
     return text

@@ -35,7 +35,7 @@ class Score:
     task: str  # a family of tasks, or all
     episodes: int
     success: float
-    low: float  # lower end of the 95 % Wilson interval over the episodes
+    low: float  # lower end of the 95% Wilson interval over the episodes
     high: float
     first_named: float | None  # share of episodes whose first interaction is with the named thing, if reported
     first_none: float | None  # share of the episodes without an interaction

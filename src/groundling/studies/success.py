@@ -46,7 +46,7 @@ def page_of_success(study: Study, jobs: Sequence[StudyJob], world: type[World]) 
     return StudyPage(
         explanation=(
             f"Seeds: {', '.join(map(str, study.seeds))}. Held-out episodes per run, agent and test: {study.episodes}. "
-            "Values are interquartile means over seeds (plain means of fewer than four values) with 95 % bootstrap "
+            "Values are interquartile means over seeds (plain means of fewer than four values) with 95% bootstrap "
             "intervals. With few seeds, these intervals tend to be too narrow; with one seed, or if all seeds agree, "
             "there is no interval. The area under the curve is that of the smoothed training success, divided by the "
             f"number of steps. `{SHARED}` is based on each seed's mean over the tests that all trained arms share "
@@ -108,7 +108,7 @@ def _tables(
         text += ["## Without training", _suite_table(columns)]
     text += [
         "## Held-out episodes by run",
-        "With 95 % Wilson intervals over episodes. All runs play the same episodes.",
+        "With 95% Wilson intervals over episodes. All runs play the same episodes.",
         _run_table(scores, study.seeds, usual),
     ]
     if firsts := dict.fromkeys((row.arm, row.agent) for row in rows if row.measure == "first_precision"):

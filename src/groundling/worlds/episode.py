@@ -45,7 +45,7 @@ _OWN_COLUMNS = ("return", "length", "success")
 
 
 def summarise(episodes: Sequence[Episode]) -> dict[str, float | int | None]:
-    """Return the training metrics of the episodes that ended in an update; the values are None if no episode ended."""
+    """Return the training metrics of the episodes that ended during an update; the values are None if no episode ended."""
     summary: dict[str, float | int | None] = {}
     for mean, prefix, values in (
         ("return_mean", "return", np.array([e.episode_return for e in episodes])),
@@ -88,8 +88,8 @@ class Played:
     whole: Mapping[str, float] = field(default_factory=dict)  # corpus-level metrics, such as BLEU
 
     def figures(self) -> dict[str, Figure]:
-        """Return each metric's mean over the episodes that have it, with a 95 % interval (Wilson's for proportions,
-        else a bootstrap over episodes). A metric in `whole` has an interval only if it equals the mean over episodes.
+        """Return each metric's mean over the episodes that have it, with a 95% interval (Wilson's for proportions,
+        otherwise a bootstrap over episodes). A metric in `whole` has an interval only if it equals the mean over episodes.
         """
         names = dict.fromkeys([*(name for e in self.episodes for name in e.figures), *self.whole])
         return {name: self._figure(name) for name in names}
@@ -100,7 +100,9 @@ class Played:
         return {task: Played([e for e in self.episodes if e.about.get("task") == task]) for task in tasks}
 
     def difference(self, other: "Played") -> tuple[str, Figure] | None:
-        """Return the main metric's name and its mean paired difference, with a bootstrap 95 % interval, or None."""
+        """Return the main metric's name and its mean paired difference with a bootstrap 95% interval, or None without
+        pairs.
+        """
         name = next((name for e in self.episodes for name in e.figures), None)
         if name is None:
             return None

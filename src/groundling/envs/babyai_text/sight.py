@@ -1,6 +1,6 @@
 """Computes Minigrid's symbolic view from lookup tables: bit-identical, but many times faster.
 
-About 90 % of a Minigrid step's time is spent on the observation: cutting the view out of the grid, rotating it up to
+About 90% of a Minigrid step's time is spent on the observation: cutting the view out of the grid, rotating it up to
 four times, computing which cells are hidden, and encoding each cell. Here
 
 - the positions of the cells in view are cached by the agent's position and direction;

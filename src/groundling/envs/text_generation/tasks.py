@@ -60,7 +60,7 @@ def _tokenizer() -> Any:
 class Imdb(DatasetPool):
     """Film reviews to continue. The prompt is the first half of a review's words; the reference is the whole review.
 
-    The shuffled training reviews are split into 80 % train and 20 % val; test has the first 5,000 shuffled test
+    The shuffled training reviews are split into 80% train and 20% val; test has the first 5,000 shuffled test
     reviews. Shuffling gives the same order as the datasets library with this seed.
 
     Args:

@@ -147,7 +147,7 @@ def name_base(folder: Path) -> None:
 
 
 def _widen_adapters(model: PreTrainedModel) -> None:
-    """Cast adapters to float32, since half precision, as in 4-bit models, loses small updates."""
+    """Cast adapters to float32, since half precision, which 4-bit models also use for adapters, loses small updates."""
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.float()

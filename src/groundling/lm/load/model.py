@@ -120,7 +120,7 @@ def load_model(
     biased = hasattr(config, "relative_attention_num_buckets")
     if attention is None and biased and not placed and placement.device.type == "cpu":
         # T5's position bias is trained. On CPUs, fused attention has no gradient for it, and PyTorch's fallback is
-        # slower than plain matrix products: a pass with gradients takes 7 % longer.
+        # slower than plain matrix products: a pass with gradients takes 7% longer.
         attention = "eager"
     options = source.options | {"dtype": dtype} | ({"attn_implementation": attention} if attention else {})
     if placed and init != "pretrained":

@@ -114,7 +114,7 @@ class WritingWorld(World):
         return WrittenTexts(order, encode, reward, num_texts, rows, num_tokens, config.texts_per_prompt)
 
     def shortened(self, recurrence: int, steps_per_gradient: int) -> Self:
-        """Return a copy with fewer texts per rollout, because texts cannot be shortened."""
+        """Return a copy with fewer texts per rollout; the texts keep their length."""
         group = self.config.texts_per_prompt
         texts = min(self.config.num_texts, group * -(-_SHORT_TEXTS // group))
         return self._with_free_judges({"num_texts": texts})
