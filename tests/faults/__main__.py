@@ -1,7 +1,11 @@
-"""Run all faults: ``python -m tests.faults --output results/faults`` (`make faults`), about 20 minutes on one core."""
+"""Run all faults: ``python -m tests.faults --output results/faults`` (`make faults`), about 20 minutes on one idle core.
+
+An interrupted run continues.
+"""
 
 import argparse
 import csv
+import json
 import random
 import shutil
 import sys
@@ -10,6 +14,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, fields
 from pathlib import Path
+from typing import Any
 
 from tests.faults import cases
 from tests.faults.cases import Bench, Case
@@ -23,19 +28,19 @@ _FULL_DISKS = 4
 _DEAD_PROCESSES = 6
 
 
-def every_case(bench: Bench) -> Iterator[Case]:
-    """Yield all faults of all commands."""
+def groups(bench: Bench) -> Iterator[tuple[str, Iterator[Case]]]:
+    """Yield the faults of each command, with a name."""
     every = {one.name: one for one in scenarios(bench.materials)}
     for name, scenario in every.items():
-        yield from cases.killed(bench, scenario, KILLS.get(name, _USUAL_KILLS))
+        yield f"{name}: killed", cases.killed(bench, scenario, KILLS.get(name, _USUAL_KILLS))
     for name in ("train table", "train writer", "collect --episodes", "distill", "evaluate", "publish"):
-        yield from cases.full_disk(bench, every[name], _FULL_DISKS)
-        yield from cases.read_only(bench, every[name])
-        yield from cases.two_at_once(bench, every[name])
+        yield f"{name}: full disk", cases.full_disk(bench, every[name], _FULL_DISKS)
+        yield f"{name}: read-only", cases.read_only(bench, every[name])
+        yield f"{name}: two at once", cases.two_at_once(bench, every[name])
     for name in ("train table", "train drrn"):
-        yield from cases.damaged(bench, every[name])
-    yield from cases.failing_envs(bench)
-    yield from cases.dead_processes(bench, every["train scoring"], _DEAD_PROCESSES)
+        yield f"{name}: damaged", cases.damaged(bench, every[name])
+    yield "failing envs", cases.failing_envs(bench)
+    yield "dead processes", cases.dead_processes(bench, every["train scoring"], _DEAD_PROCESSES)
 
 
 def main() -> int:
@@ -43,21 +48,32 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=Path("results/faults"))
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    folder, began, done = Path(tempfile.mkdtemp(prefix="faults-")), time.monotonic(), []
+    folder, began = Path(tempfile.mkdtemp(prefix="faults-")), time.monotonic()
     (folder / "materials").mkdir()
     prepare(folder / "materials", all_of_them=True)
-    bench = Bench(folder / "cases", folder / "materials", random.Random(arguments.seed))
-    for case in every_case(bench):
-        done.append(case)
-        mark = "ok" if case.problem is None else f"WRONG: {case.problem}"
-        minutes = (time.monotonic() - began) / 60
-        print(f"{len(done):4d} {minutes:5.1f} min  {case.fault:18s} {case.scenario:28s} {mark}", flush=True)
-    arguments.output.mkdir(parents=True, exist_ok=True)
+    bench = Bench(folder / "cases", folder / "materials", random.Random())
+    unfinished = arguments.output / "unfinished.json"  # an interrupted run continues with the next group
+    kept: dict[str, list[dict[str, Any]]] = json.loads(unfinished.read_text()) if unfinished.exists() else {}
+    for group, found in groups(bench):
+        if group in kept:
+            continue
+        bench.rng.seed(f"{arguments.seed} {group}")
+        rows = []
+        for case in found:
+            rows.append(asdict(case))
+            mark = "ok" if case.problem is None else f"WRONG: {case.problem}"
+            minutes = (time.monotonic() - began) / 60
+            print(f"{minutes:5.1f} min  {case.fault:18s} {case.scenario:28s} {mark}", flush=True)
+        kept[group] = rows
+        arguments.output.mkdir(parents=True, exist_ok=True)
+        unfinished.write_text(json.dumps(kept))
+    done = [Case(**row) for rows in kept.values() for row in rows]
     with (arguments.output / "cases.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, [f.name for f in fields(Case)])
         writer.writeheader()
         writer.writerows(asdict(case) for case in done)
     (arguments.output / "README.md").write_text(page(done, arguments.seed), encoding="utf-8")
+    unfinished.unlink()
     wrong = [case for case in done if case.problem is not None]
     if not wrong:
         shutil.rmtree(folder)

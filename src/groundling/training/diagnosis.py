@@ -133,7 +133,7 @@ def _rewards(figures: Figures, config: Config) -> Finding | None:
 def _groups(figures: Figures, config: Config) -> Finding | None:
     share = figures.get("equal_groups", 0)
     key = "texts_per_prompt" if hasattr(config.world, "texts_per_prompt") else "group_size"
-    size = getattr(config.world, key)
+    size = getattr(config.world, key, 1)
     if share < _MOST or size == 1 or figures.get("equal_rewards") == 1:
         return None
     return Finding(
