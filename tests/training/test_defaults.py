@@ -52,6 +52,8 @@ def test_the_learning_rate_falls_with_the_number_of_trained_weights(facts: Facts
         (_NEW, {"entropy_coefficient": 0.1, "epochs": 4, "target_kl": 0.05}),
         (_LORA, {"detach_values": True, "value_warmup": 1}),
         (replace(_GROUPS, rows=20), {"world.group_size": 5}),
+        (replace(_STARTER, algorithm="a2c", steps=6_000), {"world.num_steps": 5, "world.num_envs": 12}),
+        (replace(_STARTER, algorithm="a2c"), {"world.num_envs": 32}),
         (_GROUPS, {"world.group_size": 8, "world.num_steps": 64}),
         (replace(_GROUPS, episode_limit=1000), {"world.num_steps": 128}),
         (_TEXTS, {"world.texts_per_prompt": 8, "entropy_coefficient": 0.001, "gamma": 1.0, "minibatch_size": 320}),

@@ -22,6 +22,7 @@ from groundling.training.build import world_of
 from groundling.worlds import kind
 
 _UPDATES = 15  # In short trainings
+_A2C_UPDATES, _A2C_STEPS = 100, 5  # Updates in short trainings, and steps between them
 _LONGEST = 128  # Steps of a rollout of whole episodes
 _LARGE = 20e6  # Parameters from which a model's own value function must not disturb it
 
@@ -130,7 +131,11 @@ def _rollouts(facts: Facts) -> list[Setting]:
     is_text, algorithm = facts.action == "token", algorithms.get(facts.algorithm)
     if algorithm is A2C:
         reason = "a2c takes one optimizer step per rollout"
-        return [Setting("world.num_texts", 16, reason) if is_text else Setting("world.num_steps", 5, reason)]
+        if is_text:
+            return [Setting("world.num_texts", 16, reason)]
+        rows = min(facts.rows, max(4, facts.steps // (_A2C_UPDATES * _A2C_STEPS)))
+        more = f"at least about {_A2C_UPDATES} updates"
+        return [Setting("world.num_steps", _A2C_STEPS, reason), Setting("world.num_envs", rows, more)]
     if getattr(algorithm, "offline", False):
         return []
     if not getattr(algorithm, "compares_episodes", False):
