@@ -98,7 +98,7 @@ class Echo(gymnasium.Env[str, str]):
 
 
 WORLDS: dict[str, Any] = {"plain": Corridor, "changing": Treasures, "free text": Echo, "texts": None}
-STEPS = {"plain": 6_000, "changing": 4_000, "free text": 3_000, "texts": 40_000}
+STEPS = {"plain": 6_000, "changing": 4_000, "free text": 2_000, "texts": 40_000}
 LENGTHS = {"free text": "policy.args.max_action_tokens=8", "texts": "world.num_tokens=16"}  # The worlds' longest text
 VERBS = ("Describe", "Count", "Name", "Find", "Draw", "Sell")
 THINGS = ("box", "ball", "key", "door", "cup", "hat", "pen", "coin")
