@@ -215,6 +215,7 @@ def _is_trained_in_folder(job: StudyJob) -> bool:
         trained = job.is_trained()
         if trained:
             write_settings(folder, job.config.model_dump())
+            checkpoint.remove_partial(folder / "checkpoints")
     return trained
 
 
