@@ -31,6 +31,8 @@ def _values(facts: Facts) -> dict[str, Any]:
     [
         (_STARTER, 4e-4),
         (_NEW, 1e-4),
+        (replace(_NEW, size=ModelSize(10_000, is_trained=False)), 1e-3),
+        (replace(_NEW, action="free_text"), 3e-4),
         (_LORA, 2e-4),
         (_FLAN, 2e-6),
         (replace(_FLAN, lora=True), 1e-4),
@@ -93,13 +95,13 @@ def test_an_untrained_model_is_recognised_by_its_weights(tmp_path: Path) -> None
     tokenizer.save_pretrained(tmp_path)
     assert size_of(Source(str(tmp_path))) == ModelSize(model.num_parameters(), is_trained=False)
     config = compose_fitted("text", [f"model.path={tmp_path}"])
-    assert config.algorithm.args["learning_rate"] == 1e-4 and "untrained" in config.chosen[0]
+    assert config.algorithm.args["learning_rate"] == 1e-3 and "untrained" in config.chosen[0]
     (tmp_path / "model.safetensors").rename(tmp_path / "weights.bin")  # the size then follows from config.json
     assert size_of(Source(str(tmp_path))).parameters == model.num_parameters()
 
 
 def test_random_weights_of_a_pretrained_model_count_as_untrained() -> None:
-    assert compose_fitted("text", ["model.init=random"]).algorithm.args["learning_rate"] == 1e-4
+    assert compose_fitted("text", ["model.init=random"]).algorithm.args["learning_rate"] == 3e-4
 
 
 def test_overrides_have_the_last_word_and_are_not_listed_as_chosen() -> None:

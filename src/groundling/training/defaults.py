@@ -72,8 +72,8 @@ def learning_rate(facts: Facts) -> float:
         rate = min(max(2e-4 * (135 / millions) ** 0.25, 5e-5), 5e-4)
     elif facts.size.is_trained:
         rate = min(max(4e-4 / millions**0.8, 1e-6), 4e-4)
-    else:
-        rate = min(max(3e-4 / millions, 1e-6), 1e-4)
+    else:  # the more tokens an action has, the less an update makes it deterministic
+        rate = min(max((1e-3 if facts.action == "free_text" else 3e-4) / millions, 1e-6), 1e-3)
     digits = -floor(log10(rate))
     return round(rate, digits)
 
@@ -95,7 +95,8 @@ def _optimisation(facts: Facts) -> list[Setting]:
     if not facts.size.is_trained:
         settings["epochs"] = 4, "a new model has more to learn"
         settings["target_kl"] = 0.05, "the first updates must not make a new model deterministic"
-        settings["entropy_coefficient"] = 0.1, "a new model first learns which action is best on average"
+        if facts.action == "choice":
+            settings["entropy_coefficient"] = 0.1, "a new model first learns which action is best on average"
     if facts.action == "token":
         settings["entropy_coefficient"] = 0.001, "texts have many tokens"
         settings["minibatch_size"] = max(256, facts.rollout // 4), "tokens of a text are correlated"
