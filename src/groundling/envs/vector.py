@@ -3,12 +3,13 @@
 import functools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import Any
 
 import gymnasium
 import numpy as np
 
+from groundling.envs.local_envs import EnvRaised, LocalEnvs
 from groundling.envs.make import TextEnvMaker, name_actions
 from groundling.envs.text_env import (
     ACTIONS,
@@ -29,15 +30,11 @@ from groundling.envs.text_episode import (
     training_seed,
 )
 from groundling.envs.worker_pool import EnvLost, Incidents, WorkerEnvs
-from groundling.errors import ConfigError, ForeignError, GroundlingError, RunError, foreign
+from groundling.errors import ConfigError, ForeignError, RunError
 
 
 class UnequalEpisode(RunError):
     """An env did not return to its saved state when its seed and actions were replayed."""
-
-
-class EnvRaised(Exception):
-    """An env in this process raised or called ``sys.exit``; the exception is the ``__cause__``."""
 
 
 class TextVectorEnv:
@@ -385,36 +382,3 @@ class TextVectorEnv:
             success_key=key,
             metrics=read_metrics(state.info),
         )
-
-
-@dataclass
-class LocalEnvs:
-    """Envs in this process."""
-
-    envs: Sequence[gymnasium.Env[Any, Any]]
-    warn: Callable[[str], None]
-    _commands: dict[int, tuple[str, Any]] = field(default_factory=dict)  # by env
-
-    def send(self, env: int, command: str, value: Any) -> None:
-        """Store a command, which `receive` carries out."""
-        self._commands[env] = command, value
-
-    def receive(self, env: int) -> Any:
-        """Carry out an env's command; raise `EnvRaised` if the env raises anything but a `GroundlingError`, such as
-        `EnvLost`.
-        """
-        command, value = self._commands[env]
-        try:
-            return self.envs[env].step(value) if command == "step" else self.envs[env].reset(seed=value)
-        except EnvLost as lost:
-            self.warn(f"env {env} {lost}")
-            raise
-        except (GroundlingError, KeyboardInterrupt):
-            raise
-        except BaseException as error:  # an env that calls sys.exit() must not end training
-            raise EnvRaised from error
-
-    def close(self) -> None:
-        for number, env in enumerate(self.envs):
-            with foreign(f"env {number} ({env}), while being closed,"):
-                env.close()

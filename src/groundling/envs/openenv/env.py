@@ -283,9 +283,9 @@ _NOTHING = (None, "", [], {})
 
 def check_url(url: str) -> None:
     """Raise `ConfigError` unless ``url`` is an address with a scheme and a host."""
-    with suppress(ValueError):
+    with suppress(ValueError):  # also of an invalid port
         parts = urlsplit(url)
-        if parts.scheme in ("http", "https", "ws", "wss") and parts.hostname and (parts.port or True):
+        if parts.scheme in ("http", "https", "ws", "wss") and parts.hostname and parts.port != 0:
             return
     raise ConfigError(f"world.env={PREFIX}{url:.80} is not a server: expected {PREFIX}http://HOST:PORT")
 
