@@ -20,7 +20,6 @@ from groundling.errors import ConfigError, RunError
 PREFIX = "openenv:"
 _MEGABYTES = 1.0  # Maximum size of an answer
 _MOST_LOSSES = 5  # Maximum number of consecutive losses without a step in between
-_CLOSING_SECONDS = 5.0  # A server may count a session for a moment after it was closed
 _FULL, _REJECTED = "CAPACITY_REACHED", "VALIDATION_ERROR"  # OpenEnv's error codes
 _FIELD = re.compile(r"\{([\w.-]+)\}")
 
@@ -149,46 +148,12 @@ class OpenEnv(gymnasium.Env[dict[str, Any], str]):
         """Open a session if there is none; wait for a server that has answered before."""
         if self._client is not None:
             return
-        if importlib.util.find_spec("openenv") is None:
-            raise ConfigError("OpenEnv is not installed: pip install 'groundling[openenv]'")
-        from openenv.core import GenericEnvClient
-
-        started = time.monotonic()
-        while True:
-            client = GenericEnvClient(
-                self.url,
-                connect_timeout_s=min(self._timeout, 10.0),
-                message_timeout_s=self._timeout,
-                max_message_size_mb=_MEGABYTES,
-                mode="simulation",
-            ).sync()
-            try:
-                client.connect()
-                client.state()  # a server that is full accepts the connection, and then closes it
-            except ConnectionError as error:
-                reason, patience = str(error), self._timeout if self._has_answered else 0.0
-            except Exception as error:  # also a server that does not implement the state
-                if _FULL not in str(error):
-                    break
-                reason, patience = f"has no free session ({_line(error)})", _CLOSING_SECONDS
-            else:
-                break
-            with suppress(Exception):
-                client.close()
-            if time.monotonic() - started >= patience:
-                self._refuse(reason)
-            time.sleep(0.2)
-        self._client = client
-
-    def _refuse(self, reason: str) -> NoReturn:
-        if self._has_answered:
-            self._lose(f"does not answer: {_line(reason)}")
-        if reason.startswith("has no free session"):
-            raise ConfigError(
-                f"{self} {reason}: start it with a larger max_concurrent_envs, or lower world.num_envs and "
-                "evaluation.num_envs"
-            )
-        raise ConfigError(f"no OpenEnv server answers at {self.url}: {_line(reason)}")
+        try:
+            self._client = open_client(self.url, self._timeout, self._timeout if self._has_answered else 0.0)
+        except ConfigError as error:
+            if not self._has_answered:
+                raise
+            self._lose(f"does not answer: {error}")
 
     def _ask(self, what: str, call: Callable[[], Any]) -> Answer:
         """Return a checked answer; drop the session and raise `EnvLost` if there is none or it is invalid."""
@@ -276,6 +241,51 @@ class OpenEnv(gymnasium.Env[dict[str, Any], str]):
         if len(set(words)) < len(words) or not (words or done):
             self._lose(f"sent {values!r:.60} as {self._admissible}: expected values that differ")
         return dict(zip(words, values, strict=True))
+
+
+def open_client(url: str, timeout: float, patience: float, closing: float = 5.0) -> Any:
+    """Return OpenEnv's client with an open session.
+
+    Args:
+        timeout: Seconds to wait for an answer.
+        patience: Seconds to wait for a server that refuses the connection.
+        closing: Seconds to wait for a free session, since a server counts a session for a moment after it is closed.
+
+    Raises:
+        ConfigError: The package is missing, no server answers, or it has no free session.
+    """
+    if importlib.util.find_spec("openenv") is None:
+        raise ConfigError("OpenEnv is not installed: pip install 'groundling[openenv]'")
+    from openenv.core import GenericEnvClient
+
+    started = time.monotonic()
+    while True:
+        client = GenericEnvClient(
+            url,
+            connect_timeout_s=min(timeout, 10.0),
+            message_timeout_s=timeout,
+            max_message_size_mb=_MEGABYTES,
+            mode="simulation",
+        ).sync()
+        try:
+            client.connect()
+            client.state()  # a full server accepts the connection, and then closes it
+            return client
+        except ConnectionError as error:
+            limit, problem = patience, f"no OpenEnv server answers at {url}: {_line(error)}"
+        except Exception as error:
+            if _FULL not in str(error):  # a server may have no state
+                return client
+            limit = max(patience, closing)
+            problem = (
+                f"{PREFIX}{url} has no free session ({_line(error)}): start it with a larger max_concurrent_envs, or "
+                "lower world.num_envs and evaluation.num_envs"
+            )
+        with suppress(Exception):
+            client.close()
+        if time.monotonic() - started >= limit:
+            raise ConfigError(problem)
+        time.sleep(0.2)
 
 
 _NOTHING = (None, "", [], {})

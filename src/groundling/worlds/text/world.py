@@ -64,9 +64,9 @@ class TextWorld(World):
         return is_available(place)
 
     @classmethod
-    def policy_for(cls, place: str) -> str | None:
+    def policy_for(cls, place: str, args: Mapping[str, Any] = {}) -> str | None:
         with suppress(GroundlingError):  # reported when the world is created, with its arguments
-            return "action_generating" if inspect_env(place, {}).takes_any_text else None
+            return "action_generating" if inspect_env(place, args).takes_any_text else None
         return None
 
     @cached_property
