@@ -150,6 +150,8 @@ def _inspect(id: str, args: str, language: str, entry_point: Any) -> EnvTraits:
         symbols = getattr(image, "shape", None) == (7, 7, 3)
         if isinstance(env.unwrapped, MiniGridEnv):
             return EnvTraits(True, count, symbols, False)
+        if isinstance(env.unwrapped, OpenEnv):  # no connection, since a report of another's run may ask
+            return EnvTraits(False, None, False, env.unwrapped.takes_any_text)
         lists_actions = True
         with suppress(Exception, SystemExit):  # reported when the env is played
             lists_actions = read_text_step(*env.reset(seed=0)).actions is not None
@@ -197,7 +199,8 @@ def _as_names(value: Any, count: int) -> tuple[str, ...]:
 def step_limit(id: str, args: Mapping[str, Any], language: str = "english") -> int | None:
     """Return the number of steps after which an env truncates an episode, or None if it has no known limit."""
     with suppress(Exception, SystemExit), closing(make_text_env(id, language, **args)) as env:
-        env.reset(seed=0)  # BabyAI's levels set it at a reset
+        if not isinstance(env.unwrapped, OpenEnv):
+            env.reset(seed=0)  # BabyAI's levels set it at a reset
         own = [getattr(env.unwrapped, name, None) for name in ("max_steps", "max_episode_steps")]
         limits = [getattr(env.spec, "max_episode_steps", None), *own]
         return min((limit for limit in limits if isinstance(limit, int) and limit > 0), default=None)

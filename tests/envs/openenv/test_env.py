@@ -10,12 +10,14 @@ import pytest
 
 from groundling.config.compose import compose, from_values
 from groundling.envs.checking import check_env
-from groundling.envs.make import TextEnvMaker, inspect_env, make_text_env
+from groundling.envs.make import TextEnvMaker, inspect_env, make_text_env, step_limit
 from groundling.envs.openenv import env as module
 from groundling.envs.openenv.env import OpenEnv
 from groundling.envs.vector import TextVectorEnv
 from groundling.envs.worker_pool import EnvLost
 from groundling.errors import ConfigError, RunError
+from groundling.worlds.text.config import TextConfig
+from groundling.worlds.text.frames import view
 from tests.envs.openenv.colours import Server
 
 URL = "http://127.0.0.1:8000"
@@ -38,15 +40,15 @@ def connect(monkeypatch: pytest.MonkeyPatch) -> Connect:
     return connect
 
 
-def _envs(num_envs: int = 2, **args: Any) -> TextVectorEnv:
-    maker = TextEnvMaker.of(f"openenv:{URL}", **{**ARGS, **args})
+def make_envs(num_envs: int = 2, id: str = f"openenv:{URL}") -> TextVectorEnv:
+    maker = TextEnvMaker.of(id, **ARGS)
     return TextVectorEnv(maker, num_envs, None, lambda env, episode: 10 * env + episode)
 
 
-def _play(envs: TextVectorEnv, steps: int) -> list[Any]:
-    rng = np.random.default_rng(0)
+def play(envs: TextVectorEnv, steps: int, first: int = 0) -> list[Any]:
     played = []
-    for _ in range(steps):
+    for number in range(first, steps):
+        rng = np.random.default_rng(number)
         step = envs.step([int(rng.integers(len(one.actions))) for one in envs.observations()])
         played.append((step.observations, step.rewards.tolist(), step.episodes))
     return played
@@ -126,29 +128,29 @@ def test_a_session_that_was_replaced_unnoticed_is_lost(connect: Connect) -> None
 
 def test_a_lost_session_returns_to_its_state(connect: Connect) -> None:
     connect(Server())
-    (whole := _envs()).reset()
+    (whole := make_envs()).reset()
     connect(Server({4: ConnectionError("reset by peer"), 9: TimeoutError()}))
-    (envs := _envs()).reset()
+    (envs := make_envs()).reset()
     with pytest.warns(UserWarning, match="env 1 lost the connection: reset by peer"):
-        assert _play(envs, 12) == _play(whole, 12)
+        assert play(envs, 12) == play(whole, 12)
     assert (envs.incidents.lost_envs, envs.incidents.cut_episodes) == (2, 0)
 
 
 def test_without_seeds_a_lost_episode_is_cut_off(connect: Connect) -> None:
     connect(Server({4: ConnectionError("gone")}, keeps_seeds=False))
-    (envs := _envs(num_envs=1)).reset()
+    (envs := make_envs(num_envs=1)).reset()
     with pytest.warns(UserWarning, match="keeps no seeds; the episode is cut off"):
-        _play(envs, 5)
+        play(envs, 5)
     assert envs.incidents.cut_episodes == 1
 
 
 @pytest.mark.parametrize("keeps_seeds", [True, False])
 def test_resuming(connect: Connect, keeps_seeds: bool, recwarn: pytest.WarningsRecorder) -> None:
     connect(Server(keeps_seeds=keeps_seeds))
-    (envs := _envs()).reset()
-    _play(envs, 7)
+    (envs := make_envs()).reset()
+    play(envs, 7)
     saved = json.loads(json.dumps(envs.state_dict()))
-    (resumed := _envs()).load_state_dict(saved)
+    (resumed := make_envs()).load_state_dict(saved)
     assert [one["episode"] for one in resumed.state_dict()] == [one["episode"] for one in saved]
     if keeps_seeds:
         assert resumed.observations() == envs.observations() and not recwarn.list
@@ -159,9 +161,9 @@ def test_resuming(connect: Connect, keeps_seeds: bool, recwarn: pytest.WarningsR
 
 def test_a_server_that_always_fails_ends_the_run(connect: Connect) -> None:
     connect(Server({number: TimeoutError() for number in range(1, 99) if number % 2 == 0}))
-    (envs := _envs(num_envs=1)).reset()
+    (envs := make_envs(num_envs=1)).reset()
     with pytest.warns(UserWarning), pytest.raises(RunError, match="failed 6 times without a step in between"):
-        _play(envs, 9)
+        play(envs, 9)
 
 
 def test_the_same_observation_for_ever_is_reported(connect: Connect) -> None:
@@ -183,10 +185,15 @@ def test_checking_compares_equal_seeds(connect: Connect, keeps_seeds: bool) -> N
     assert bool(played.unequal) is not keeps_seeds and len(played.episodes) == 2
 
 
-def test_any_text_is_an_action_without_a_list(connect: Connect) -> None:
-    connect(Server())
-    assert inspect_env(f"openenv:{URL}", {"action": "say", "max_steps": 7}).takes_any_text
-    assert not inspect_env(f"openenv:{URL}", {**ARGS, "max_steps": 7}).takes_any_text
+def test_an_env_is_inspected_without_a_connection(connect: Connect) -> None:
+    server = connect(Server())
+    assert inspect_env(f"openenv:{URL}", {"action": "say"}).takes_any_text
+    assert not inspect_env(f"openenv:{URL}", ARGS).takes_any_text
+    assert step_limit(f"openenv:{URL}", {**ARGS, "max_steps": 7}) == 7
+    config = TextConfig(env=f"openenv:{URL}", args=ARGS)
+    sample = {"seed": 1, "actions": [0], "success": True, "mission": "open", "suite": "held-out"}
+    assert view(config, sample).left_out == 1
+    assert not server.sent
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ class OpenEnv(gymnasium.Env[dict[str, Any], str]):
             raise ConfigError(f"world.args.constants sets {action!r}, which is the agent's: remove it")
         if max_steps < 1 or not timeout > 0:
             raise ConfigError(f"max_steps and timeout of world.args must be positive, got {max_steps} and {timeout:g}")
-        self.url, self.max_steps = url, max_steps
+        self.url, self.max_steps, self.takes_any_text = url, max_steps, admissible is None
         self._action, self._constants, self._admissible = action, dict(constants or {}), admissible
         self._names = {str(value): name for value, name in (names or {}).items()}
         self._goal_template, self._descriptions, self._reset = goal, descriptions, dict(reset or {})
