@@ -204,6 +204,7 @@ def test_an_env_is_inspected_without_a_connection(connect: Connect) -> None:
         (f"openenv:{URL}", {}, "missing .* argument: 'action'"),
         (f"openenv:{URL}", {**ARGS, "admissible": None}, "names does nothing without world.args.admissible"),
         (f"openenv:{URL}", {**ARGS, "constants": {"door": 1}}, "constants sets 'door', which is the agent's"),
+        (f"openenv:{URL}", {**ARGS, "reset": {"seed": 1}}, "reset sets the seed, but each episode has its own"),
         (f"openenv:{URL}", {**ARGS, "max_steps": 0}, "max_steps and timeout of world.args must be positive, got 0"),
         (f"openenv:{URL}", {**ARGS, "descriptions": ["text"]}, "has no field text, .* its fields: question, legal"),
         (f"openenv:{URL}", {**ARGS, "goal": "{metadata.goal}"}, "has no field metadata.goal"),

@@ -19,6 +19,7 @@ from groundling.errors import ConfigError, RunError
 
 PREFIX = "openenv:"
 _MEGABYTES = 1.0  # Maximum size of an answer
+_CONNECT_SECONDS = 10.0
 _MOST_LOSSES = 5  # Maximum number of consecutive losses without a step in between
 _FULL, _REJECTED = "CAPACITY_REACHED", "VALIDATION_ERROR"  # OpenEnv's error codes
 _FIELD = re.compile(r"\{([\w.-]+)\}")
@@ -81,11 +82,13 @@ class OpenEnv(gymnasium.Env[dict[str, Any], str]):
             raise ConfigError("world.args.names does nothing without world.args.admissible, which lists the values")
         if action in (constants or {}):
             raise ConfigError(f"world.args.constants sets {action!r}, which is the agent's: remove it")
+        if "seed" in (reset or {}):
+            raise ConfigError("world.args.reset sets the seed, but each episode has its own: remove it")
         if max_steps < 1 or not timeout > 0:
             raise ConfigError(f"max_steps and timeout of world.args must be positive, got {max_steps} and {timeout:g}")
         self.url, self.max_steps, self.takes_any_text = url, max_steps, admissible is None
         self._action, self._constants, self._admissible = action, dict(constants or {}), admissible
-        self._names = {str(value): name for value, name in (names or {}).items()}
+        self._names = {_text(value): name for value, name in (names or {}).items()}
         self._goal_template, self._descriptions, self._reset = goal, descriptions, dict(reset or {})
         self._timeout = timeout
         self._client: Any = None  # OpenEnv's client; None before the first episode and after a loss
@@ -102,7 +105,7 @@ class OpenEnv(gymnasium.Env[dict[str, Any], str]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         super().reset(seed=seed)
-        given = self._reset if seed is None else {"seed": seed, **self._reset}
+        given = self._reset if seed is None else {**self._reset, "seed": seed}
         self._connect()
         answer = self._ask("reset", lambda: self._client.reset(**given))
         self._socket = self._client.async_client._ws
@@ -153,7 +156,7 @@ class OpenEnv(gymnasium.Env[dict[str, Any], str]):
         except ConfigError as error:
             if not self._has_answered:
                 raise
-            self._lose(f"does not answer: {error}")
+            self._lose(f"does not return: {error}")
 
     def _ask(self, what: str, call: Callable[[], Any]) -> Answer:
         """Return a checked answer; drop the session and raise `EnvLost` if there is none or it is invalid."""
@@ -262,7 +265,7 @@ def open_client(url: str, timeout: float, patience: float, closing: float = 5.0)
     while True:
         client = GenericEnvClient(
             url,
-            connect_timeout_s=min(timeout, 10.0),
+            connect_timeout_s=_CONNECT_SECONDS,
             message_timeout_s=timeout,
             max_message_size_mb=_MEGABYTES,
             mode="simulation",
