@@ -117,6 +117,15 @@ def test_bad_answers_lose_one_session(connect: Connect, trouble: Any, message: s
     assert again == info
 
 
+def test_an_action_that_is_not_listed_loses_the_session(connect: Connect) -> None:
+    """As when a server without seeds is to repeat an episode."""
+    connect(Server())
+    env = OpenEnv(URL, **ARGS)
+    env.reset(seed=0)
+    with pytest.raises(EnvLost, match="does not list the action 'pink'"):
+        env.step("pink")
+
+
 def test_a_session_that_was_replaced_unnoticed_is_lost(connect: Connect) -> None:
     connect(Server())
     env = OpenEnv(URL, **ARGS)

@@ -123,6 +123,8 @@ class OpenEnv(gymnasium.Env[dict[str, Any], str]):
     def step(self, action: str) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         if self._client is None:
             raise EnvLost("has no session: reset it")
+        if self._admissible is not None and action not in self._values:  # a replay without seeds has led elsewhere
+            self._lose(f"does not list the action {action!r:.60}")
         value = action if self._admissible is None else self._values[action]
         sent = {**self._constants, self._action: value}
         answer = self._ask("step", lambda: self._client.step(sent))

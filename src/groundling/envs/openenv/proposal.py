@@ -55,7 +55,7 @@ def propose(id: str, given: Mapping[str, Any]) -> Proposal:
     if read := [*_texts(observation, hidden)] or [*_numbers(observation, hidden)]:
         args["descriptions"] = read[:_MOST_FIELDS]
     shown = [("action", _described(actions)), ("observation", _described(observations))]
-    return Proposal(shown, args | given)
+    return Proposal(shown, {**args, **given})
 
 
 def read_schema(url: str) -> dict[str, Any]:
