@@ -95,6 +95,8 @@ class OpenEnv(gymnasium.Env[dict[str, Any], str]):
         self._socket: Any = None  # the client's connection, which is the session
         self._has_answered, self._losses = False, 0
         self._values: dict[str, Any] = {}  # the admissible values by their words
+        self._goal: str | None = None
+        self._first: dict[str, Any] | None = None  # the first observation, until another one is shown
         self.observation_space = gymnasium.spaces.Dict()
         self.action_space = gymnasium.spaces.Text(100_000, charset=string.printable)
 
@@ -293,7 +295,7 @@ def open_client(url: str, timeout: float, patience: float, closing: float = 5.0)
         time.sleep(0.2)
 
 
-_NOTHING = (None, "", [], {})
+_NOTHING: tuple[Any, ...] = (None, "", [], {})
 
 
 def check_url(url: str) -> None:
