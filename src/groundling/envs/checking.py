@@ -77,6 +77,7 @@ def check_env(
     maker = replace(TextEnvMaker.of(id, **args), goal=goal)
 
     def make(num_envs: int = 1, num_workers: int = 0, last: int = 0) -> TextVectorEnv:
+        on_loss: Callable[[str], None] = _refuse_loss if num_workers else warn
         return TextVectorEnv(
             maker,
             num_envs,
@@ -84,7 +85,7 @@ def check_env(
             lambda env, episode: training_seed(0, env, abs(last - episode)),
             history,
             num_workers=num_workers,
-            warn=_refuse_loss if num_workers else warn,
+            warn=on_loss,
         )
 
     with closing(make()) as envs:

@@ -41,7 +41,7 @@ def propose(id: str, given: Mapping[str, Any]) -> Proposal:
     url = id.removeprefix(PREFIX)
     schema = read_schema(url)
     actions, observations = (_fields(schema.get(kind)) for kind in ("action", "observation"))
-    args = {"action": given.get("action") or _acting(id, schema, actions)}
+    args: dict[str, Any] = {"action": given.get("action") or _acting(id, schema, actions)}
     with closing(OpenEnv(url, **args, reset=given.get("reset"), descriptions=[])) as env:
         observation, _ = env.reset(seed=0)
     if "admissible" not in given:
@@ -93,7 +93,7 @@ def _fields(schema: Any) -> dict[str, Mapping[str, Any]]:
     """Return a schema's properties by name with references resolved, without the metadata."""
     if not isinstance(schema, dict) or not isinstance(schema.get("properties"), dict):
         return {}
-    defined, fields = schema.get("$defs"), {}
+    defined, fields = schema.get("$defs"), dict[str, Mapping[str, Any]]()
     for name, one in schema["properties"].items():
         if isinstance(one, dict) and name != "metadata":
             target = str(one.get("$ref", "")).rpartition("/")[2]
