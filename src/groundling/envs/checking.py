@@ -77,7 +77,9 @@ def check_env(
     maker = replace(TextEnvMaker.of(id, **args), goal=goal)
 
     def make(num_envs: int = 1, num_workers: int = 0, last: int = 0) -> TextVectorEnv:
-        on_loss: Callable[[str], None] = _refuse_loss if num_workers else warn
+        on_loss: Callable[[str], None] = _refuse_loss
+        if not num_workers:
+            on_loss = warn  # of a server
         return TextVectorEnv(
             maker,
             num_envs,
