@@ -211,6 +211,7 @@ def test_an_env_is_inspected_without_a_connection(connect: Connect) -> None:
         ("openenv:localhost:8000", ARGS, "is not a server: expected openenv:http://HOST:PORT"),
         ("openenv:file:///etc/passwd", ARGS, "is not a server"),
         (f"openenv:{URL}", {}, "missing .* argument: 'action'"),
+        (f"openenv:{URL}", {**ARGS, "names": "2:blue"}, "names must be a mapping, got '2:blue': quote it"),
         (f"openenv:{URL}", {**ARGS, "admissible": None}, "names does nothing without world.args.admissible"),
         (f"openenv:{URL}", {**ARGS, "constants": {"door": 1}}, "constants sets 'door', which is the agent's"),
         (f"openenv:{URL}", {**ARGS, "reset": {"seed": 1}}, "reset sets the seed, but each episode has its own"),

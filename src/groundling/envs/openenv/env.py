@@ -78,6 +78,11 @@ class OpenEnv(gymnasium.Env[dict[str, Any], str]):
         timeout: float = 60.0,
     ) -> None:
         check_url(url)
+        for name, value in {"constants": constants, "names": names, "reset": reset}.items():
+            if not isinstance(value, Mapping | None):
+                raise ConfigError(
+                    f"world.args.{name} must be a mapping, got {value!r:.60}: quote it, 'world.args.{name}={{key: value}}'"
+                )
         if names and admissible is None:
             raise ConfigError("world.args.names does nothing without world.args.admissible, which lists the values")
         if action in (constants or {}):
