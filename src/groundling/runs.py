@@ -1,5 +1,6 @@
 """The Python API for runs: training, results and agents."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from groundling.config.compose import compose, from_file, is_open
 from groundling.config.facts import Purpose
 from groundling.config.overrides import Change, Overrides
 from groundling.config.schema import Config
-from groundling.envs.make import TextEnvMaker
+from groundling.envs.make import TextEnvMaker, is_server
 from groundling.envs.text_generation import pools
 from groundling.envs.worker_pool import is_worker
 from groundling.errors import ConfigError, RunError, did_you_mean
@@ -149,7 +150,8 @@ def _chosen(
     home, place, changes = kind(base.world.id), base.world.PLACE, list[Change]()
     if not is_named:
         policy = policy or home.policy_for(world or "")
-        name = "-".join(part for part in (world, policy, algorithm or base.algorithm.id) if part)
+        called = re.sub(r"\W+", "-", world) if world is not None and is_server(world) else world  # a folder's name
+        name = "-".join(part for part in (called, policy, algorithm or base.algorithm.id) if part)
         baselines = ["zero-shot", *({"random"} & {*home.baselines})]
         changes += [Change("name", name), Change("evaluation.baselines", baselines)]
     if world is not None and world != getattr(base.world, place):

@@ -2,13 +2,14 @@
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from groundling.cli.command import Commands, add_command, add_config_dir, add_overrides, positive, refuse_unused
 from groundling.errors import ConfigError, did_you_mean, foreign
+from groundling.fields import flat
 from groundling.io.terminal import make_console, warn
 
 if TYPE_CHECKING:
@@ -34,10 +35,12 @@ def add_parser(commands: Commands) -> None:
         examples="""
         groundling check-env my_module:MyEnv         your own class
         groundling check-env BabyAI-GoToLocal-v0     an env registered with Gymnasium
+        groundling check-env openenv:http://127.0.0.1:8000   the env of an OpenEnv server
         """,
     )
     add = parser.add_argument
-    add("env", help="MODULE:CLASS, a MODULE:FUNCTION that creates the env, or the env's Gymnasium id")
+    text = "MODULE:CLASS, a MODULE:FUNCTION that creates the env, the env's Gymnasium id, or openenv:URL"
+    add("env", help=text)
     text = "world.args={…}, world.actions=[…], world.history=N; for the agent: model.path=…, policy.id=…, …"
     add_overrides(parser, text)
     text = "an experiment whose model and policy are used (default: the starter model scores the actions)"
@@ -58,10 +61,14 @@ def run(arguments: argparse.Namespace) -> int:
     for text in arguments.overrides:
         if not text.lstrip("+~").startswith(("world.", "policy.", "model.")):
             raise ConfigError(f"check-env accepts only overrides of world, policy and model, got {text!r}")
-    config = _config(arguments)
-    world: Any = config.world
     console = make_console()
-    _print_sources(console, world)
+    schema: list[tuple[str, str]] = []  # of a server
+    config = _config(arguments, schema)
+    world: Any = config.world
+    if schema:
+        console.rule("the server", align="left")
+        _print_table(console, schema)
+    _print_sources(console, config)
     played = check_env(
         world.env,
         world.args,
@@ -97,7 +104,13 @@ def run(arguments: argparse.Namespace) -> int:
         entropy = f"{preferred.entropy:.3f} nats over {lists}; uniform: {preferred.uniform_entropy:.3f}"
         _print_table(console, [(f"entropy ({config.policy.id}, untrained)", entropy)])
         _warn_of_exploration(preferred, policy.exploration_advice())
-    if played.resumed_after:
+    if played.unequal:
+        console.print(
+            f"the server keeps no seeds: in a second session, {played.unequal}; runs start their episodes again when resumed"
+        )
+    elif schema:
+        console.print("equal seeds and actions gave equal episodes, so runs can be resumed exactly")
+    elif played.resumed_after:
         steps = "one step" if played.resumed_after == 1 else f"{played.resumed_after} steps"
         resumed = f"an episode interrupted after {steps} continued identically, so runs can be resumed exactly"
         console.print(f"equal seeds gave equal episodes, and {resumed}")
@@ -110,25 +123,40 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _config(arguments: argparse.Namespace) -> "Config":
+def _config(arguments: argparse.Namespace, schema: list[tuple[str, str]]) -> "Config":
+    """Compose the config; add what a server says about itself to ``schema``, and propose its arguments."""
     from groundling.config.compose import compose
+    from groundling.envs.make import is_server
     from groundling.worlds import kind
 
     id = _registered(arguments.env)
-    if arguments.experiment is not None:
-        return compose(arguments.experiment, [f"world.env={id}", *arguments.overrides], arguments.config_dir)
-    base = [f"world.env={id}", "~world.args", "model.path=starter"]
-    home = kind(compose("glam/mixed").world.id)
-    if (policy := home.policy_for(id)) is not None:
+    base: list[Any] = [{"world.env": id}]
+    experiment = arguments.experiment or "glam/mixed"
+    if arguments.experiment is None:
+        base += ["~world.args", "model.path=starter"]
+    world: Any = compose(experiment, [*base, *arguments.overrides], arguments.config_dir).world
+    args: Mapping[str, Any] = {}
+    if is_server(id):
+        from groundling.envs.openenv.proposal import count_sessions, propose
+
+        schema += (proposal := propose(id, world.args)).schema
+        sessions = count_sessions(id, world.num_envs)
+        schema.append(("sessions", f"{sessions}{' or more' if sessions == world.num_envs else ''} at once"))
+        if arguments.experiment is None:
+            args = proposal.args
+            base.append({"world.args": args, "world.num_envs": sessions, "evaluation.num_envs": sessions})
+    if arguments.experiment is None and (policy := kind(world.id).policy_for(id, args)) is not None:
         base += ["~policy.args", f"policy.id={policy}"]
-    return compose("glam/mixed", [*base, *arguments.overrides])
+    return compose(experiment, [*base, *arguments.overrides], arguments.config_dir)
 
 
-def _print_sources(console: "Console", world: Any) -> None:
+def _print_sources(console: "Console", config: "Config") -> None:
     """Print what is read from the env, and the overrides that say so."""
     from groundling.config.facts import word
+    from groundling.envs.make import is_server
     from groundling.envs.sources import find_sources
 
+    world: Any = config.world
     try:
         sources = find_sources(world.env, world.args, world.actions, world.reads_goal)
     except (Exception, SystemExit):  # reported when the env is played
@@ -136,6 +164,10 @@ def _print_sources(console: "Console", world: Any) -> None:
     console.rule("what the agent reads", align="left")
     _print_table(console, [(source.part, source.text) for source in sources])
     settings = {f"world.{source.key}": source.value for source in sources if source.key is not None}
+    if is_server(world.env):
+        settings |= flat(world.args, "world.args.")
+        settings |= {"world.num_envs": world.num_envs, "evaluation.num_envs": world.num_envs}
+        settings |= {"policy.id": config.policy.id} if config.policy.id != "action_scoring" else {}
     words = [word(key, value) for key, value in {"world.env": world.env, **settings}.items()]
     console.print(f"as overrides: {' '.join(words)}", soft_wrap=True)
 
@@ -219,10 +251,11 @@ def _registered(name: str) -> str:
     """Return the id of an env; register it first if it is a class or function of a module."""
     import gymnasium
 
+    from groundling.envs.make import is_server
     from groundling.envs.objects import register_env
 
     module_name, colon, attribute = name.partition(":")
-    if not colon and name in gymnasium.registry:
+    if is_server(name) or (not colon and name in gymnasium.registry):
         return name
     if not colon:
         hint = did_you_mean(name, gymnasium.registry, 0.7)

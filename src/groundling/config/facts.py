@@ -1,5 +1,6 @@
 """Look up facts about config keys, such as `CommandLineOnly`, as declared by sections and components."""
 
+import json
 import re
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -206,12 +207,18 @@ def word(key: str, value: Any) -> str:
         return shlex.quote(f"{name[:_SHOWN]}=[…]" if name.isprintable() else "KEY=[…]")
     text = str(value).lower() if isinstance(value, bool) else str(value)
     if isinstance(value, list):
-        text = f"[{', '.join(one if _BARE.fullmatch(one) else quoted(one) for one in value)}]"
+        text = f"[{', '.join(_item(one) for one in value)}]"
     if len(text) > _SHOWN or not text.isprintable():
         return shlex.quote(f"{key}=…")
     if not isinstance(value, list) and not re.fullmatch(r"[\w.:/@-]+", text):
         text = quoted(text)
     return shlex.quote(f"{key}={text}")
+
+
+def _item(value: Any) -> str:
+    if not isinstance(value, str):
+        return json.dumps(value)
+    return value if _BARE.fullmatch(value) else quoted(value)
 
 
 def quoted(text: str) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NoReturn
 from unittest import mock
+from warnings import warn
 
 import gymnasium
 import numpy as np
@@ -40,6 +41,7 @@ class RandomEpisodes:
     shown: dict[int, TextObservation] = field(default_factory=dict)
     """The first observation and a mid-episode one with its history, by the number of steps before them."""
     choices: list[TextObservation] = field(default_factory=list)  # some observations with more than one action
+    unequal: str = ""  # the difference between a server's episodes with equal seeds
     resumed_after: int = 0  # steps after which an episode was continued in a new env; 0 if none was
     doubts: list[str] = field(default_factory=list)  # warnings about probable mistakes
     hashes: list[list[_Hashes]] = field(default_factory=list)  # before each step of each episode
@@ -66,7 +68,8 @@ def check_env(
         max_steps: Number of steps after which an episode is assumed to be endless.
 
     Raises:
-        ConfigError: The env is unsuitable for training, or equal seeds give different episodes; it says what to fix.
+        ConfigError: The env is unsuitable for training, or equal seeds give different episodes (a server's may, which
+            ``unequal`` then describes); it says what to fix.
         ForeignError: The env raises an exception.
         RunError: The env returns something invalid at some step.
     """
@@ -74,6 +77,9 @@ def check_env(
     maker = replace(TextEnvMaker.of(id, **args), goal=goal)
 
     def make(num_envs: int = 1, num_workers: int = 0, last: int = 0) -> TextVectorEnv:
+        on_loss: Callable[[str], None] = _refuse_loss
+        if not num_workers:
+            on_loss = warn  # of a server
         return TextVectorEnv(
             maker,
             num_envs,
@@ -81,20 +87,27 @@ def check_env(
             lambda env, episode: training_seed(0, env, abs(last - episode)),
             history,
             num_workers=num_workers,
-            warn=_refuse_loss,
+            warn=on_loss,
         )
 
     with closing(make()) as envs:
+        remote = envs.remote
         played = _play(id, envs, history, num_episodes, max_steps, np.random.default_rng(seed))
-    backwards = partial(make, num_envs=2, last=len(played.episodes) - 1)
     again = list(zip(played.episodes, played.hashes, strict=True))
-    when = "when replayed in reverse order next to another env in the same process"
-    played.resumed_after = _play_again(partial(_refuse, id, when, ""), backwards(), again[::-1], backwards)
-    before = os.environ.get("PYTHONHASHSEED")
-    other = "2" if before == "1" else "1"
-    with mock.patch.dict(os.environ, PYTHONHASHSEED=other):
-        elsewhere = f"when replayed in another process with PYTHONHASHSEED={other}"
-        _play_again(partial(_refuse, id, elsewhere, _ADVICE_ON_ORDER), make(num_workers=1), again)
+    if remote:  # in one session at a time, as a server may allow no more
+        try:
+            _play_again(partial(_refuse, id, "when replayed in another session", ""), make(), again)
+        except UnequalEpisodes as error:
+            played.unequal = error.difference
+    else:
+        backwards = partial(make, num_envs=2, last=len(played.episodes) - 1)
+        when = "when replayed in reverse order next to another env in the same process"
+        played.resumed_after = _play_again(partial(_refuse, id, when, ""), backwards(), again[::-1], backwards)
+        before = os.environ.get("PYTHONHASHSEED")
+        other = "2" if before == "1" else "1"
+        with mock.patch.dict(os.environ, PYTHONHASHSEED=other):
+            elsewhere = f"when replayed in another process with PYTHONHASHSEED={other}"
+            _play_again(partial(_refuse, id, elsewhere, _ADVICE_ON_ORDER), make(num_workers=1), again)
     for what, kind in (("a goal", "goals"), ("an action", "actions")):
         texts = played.texts[kind]
         if any(not text.strip() for text in texts) and [*texts] != [""]:  # without goals, all are empty
@@ -141,12 +154,21 @@ def _play(
     return played
 
 
+class UnequalEpisodes(ConfigError):
+    """Equal seeds and actions gave different episodes."""
+
+    def __init__(self, message: str, difference: str) -> None:
+        super().__init__(message)
+        self.difference = difference
+
+
 def _refuse(id: str, when: str, advice: str, before: TextEpisode, difference: str) -> NoReturn:
-    raise ConfigError(
+    raise UnequalEpisodes(
         f"{id}: seed {before.seed} and the same {before.length} actions gave a different episode {when}, so a run "
         f"cannot be resumed exactly. {advice}Sample everything from self.np_random, which super().reset(seed=seed) "
         "seeds (the random module is shared by all envs of a process), carry nothing over from earlier episodes, and "
-        f"list actions in a fixed order ({difference})"
+        f"list actions in a fixed order ({difference})",
+        difference,
     )
 
 

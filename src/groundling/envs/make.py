@@ -18,6 +18,7 @@ from minigrid.minigrid_env import MiniGridEnv
 
 from groundling.envs.babyai_text import ACTIONS, LEVELS, BabyAIText
 from groundling.envs.objects import origin_of
+from groundling.envs.openenv.env import PREFIX, OpenEnv, check_url
 from groundling.envs.text_env import Reader, TextEnv, check_characters, check_language, read_text_step
 from groundling.errors import ConfigError, UnknownEnv, did_you_mean, foreign
 from groundling.registry import IMPORT, imported_modules
@@ -25,9 +26,21 @@ from groundling.registry import IMPORT, imported_modules
 _IMPORTING = ("GymV21Environment-v0", "GymV26Environment-v0")  # these import the module of an id such as ``module:ID``
 
 
+def is_server(id: str) -> bool:
+    """Return True for ``openenv:URL``, the env of an OpenEnv server."""
+    return id.startswith(PREFIX)
+
+
+def is_available(id: str) -> bool:
+    """Return True for an env that is registered in this process, or a server's."""
+    return id in gymnasium.registry or is_server(id)
+
+
 def check_registered(id: str) -> None:
-    """Raise `UnknownEnv` if no env with this id is registered in this process."""
-    if id not in gymnasium.registry:
+    """Raise `UnknownEnv` if no env with this id is registered in this process; `ConfigError` for an invalid URL."""
+    if is_server(id):
+        check_url(id.removeprefix(PREFIX))
+    elif id not in gymnasium.registry:
         hint = did_you_mean(id, gymnasium.registry, 0.7)
         raise UnknownEnv(f"unknown env {id!r}: {hint}{IMPORT}`groundling list envs` lists the available ones")
 
@@ -137,6 +150,8 @@ def _inspect(id: str, args: str, language: str, entry_point: Any) -> EnvTraits:
         symbols = getattr(image, "shape", None) == (7, 7, 3)
         if isinstance(env.unwrapped, MiniGridEnv):
             return EnvTraits(True, count, symbols, False)
+        if isinstance(env.unwrapped, OpenEnv):  # no connection, since a report of another's run may ask
+            return EnvTraits(False, None, False, env.unwrapped.takes_any_text)
         lists_actions = True
         with suppress(Exception, SystemExit):  # reported when the env is played
             lists_actions = read_text_step(*env.reset(seed=0)).actions is not None
@@ -184,7 +199,8 @@ def _as_names(value: Any, count: int) -> tuple[str, ...]:
 def step_limit(id: str, args: Mapping[str, Any], language: str = "english") -> int | None:
     """Return the number of steps after which an env truncates an episode, or None if it has no known limit."""
     with suppress(Exception, SystemExit), closing(make_text_env(id, language, **args)) as env:
-        env.reset(seed=0)  # BabyAI's levels set it at a reset
+        if not isinstance(env.unwrapped, OpenEnv):
+            env.reset(seed=0)  # BabyAI's levels set it at a reset
         own = [getattr(env.unwrapped, name, None) for name in ("max_steps", "max_episode_steps")]
         limits = [getattr(env.spec, "max_episode_steps", None), *own]
         return min((limit for limit in limits if isinstance(limit, int) and limit > 0), default=None)
@@ -231,10 +247,16 @@ class TextEnvMaker:
         return vars(self)
 
 
+def _create(id: str, args: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
+    if is_server(id):
+        return OpenEnv(id.removeprefix(PREFIX), **args)
+    return gymnasium.make(id, disable_env_checker=True, **args)
+
+
 def _make(id: str, args: dict[str, Any]) -> gymnasium.Env[Any, Any]:
     with foreign(f"env {id}, while being created with {args},"):
         try:
-            env = gymnasium.make(id, disable_env_checker=True, **args)
+            env = _create(id, args)
         except (TypeError, ValueError, AssertionError) as error:
             reason = str(error) or type(error).__name__
             advice = "; ~world.args removes the experiment's arguments" if args else ""

@@ -3,12 +3,13 @@
 import functools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import Any
 
 import gymnasium
 import numpy as np
 
+from groundling.envs.local_envs import EnvRaised, LocalEnvs
 from groundling.envs.make import TextEnvMaker, name_actions
 from groundling.envs.text_env import (
     ACTIONS,
@@ -29,15 +30,11 @@ from groundling.envs.text_episode import (
     training_seed,
 )
 from groundling.envs.worker_pool import EnvLost, Incidents, WorkerEnvs
-from groundling.errors import ConfigError, ForeignError, GroundlingError, RunError, foreign
+from groundling.errors import ConfigError, ForeignError, RunError
 
 
 class UnequalEpisode(RunError):
     """An env did not return to its saved state when its seed and actions were replayed."""
-
-
-class EnvRaised(Exception):
-    """An env in this process raised or called ``sys.exit``; the exception is the ``__cause__``."""
 
 
 class TextVectorEnv:
@@ -64,7 +61,9 @@ class TextVectorEnv:
     Attributes:
         envs: The envs; empty with workers.
         step_limit: Number of steps after which an episode is truncated, unless it ends earlier; None for no limit.
-        incidents: Problems in workers.
+        incidents: Problems in workers and servers.
+        remote: A server runs the envs: they can be lost, and equal seeds need not give equal episodes. What cannot be
+            repeated is then cut off or starts again, with a warning.
 
     Raises:
         ConfigError: The action space is neither `Discrete` nor `Text`, or the env cannot be seeded.
@@ -88,6 +87,7 @@ class TextVectorEnv:
         self.num_envs = num_envs
         self.step_limit: int | None = None
         self.incidents = Incidents()
+        self.remote = bool(getattr(first.unwrapped, "remote", False))
         space = first.action_space
         if not isinstance(space, gymnasium.spaces.Discrete | gymnasium.spaces.Text):
             raise ConfigError(f"{first} has the action space {space}: a text env needs a Discrete or Text space")
@@ -96,7 +96,7 @@ class TextVectorEnv:
         self._name = self._id or str(first)
         self._seed_of, self._warn = seed_of, warn
         self._states = [EpisodeState(history) for _ in range(num_envs)]
-        self._stepper: LocalEnvs | WorkerEnvs = LocalEnvs(self.envs)
+        self._stepper: LocalEnvs | WorkerEnvs = LocalEnvs(self.envs, warn)
         if num_workers:
             first.close()
             self._stepper = WorkerEnvs(make_env, num_envs, num_workers, timeout, warn)
@@ -242,12 +242,24 @@ class TextVectorEnv:
             ended |= {i for i, action in taken.items() if not self._is_admissible(i, action)}
             steps = self._step({i: action for i, action in taken.items() if i not in ended})
             ended |= {i for i, (_, terminated, truncated) in steps if terminated or truncated}
-        for i, saved in enumerate(state):
-            if i in ended or self._states[i].fingerprint(not self.actions) != saved["seen"]:
-                raise UnequalEpisode(
-                    f"env {i} did not return to the state in its checkpoint: equal seeds do not give equal episodes "
-                    "(draw_task=construction causes this, as does a different version of the env's package)"
-                )
+        unequal = [
+            i
+            for i, saved in enumerate(state)
+            if i in ended or self._states[i].fingerprint(not self.actions) != saved["seen"]
+        ]
+        if unequal and not self.remote:
+            raise UnequalEpisode(
+                f"env {unequal[0]} did not return to the state in its checkpoint: equal seeds do not give equal "
+                "episodes (draw_task=construction causes this, as does a different version of the env's package)"
+            )
+        if unequal:
+            self._warn(
+                f"{self._name} keeps no seeds: the unfinished episodes of {len(unequal)} of {len(state)} envs start "
+                "again, so the run continues, but not exactly as without the interruption"
+            )
+            for i in unequal:
+                self._states[i].episode -= 1
+            self.reset(unequal)
 
     def _is_admissible(self, i: int, action: int | str) -> bool:
         if self.actions == ():
@@ -302,6 +314,8 @@ class TextVectorEnv:
                 ended = ended or terminated or truncated
             shown = read_text_step(raw, info, goal)
             if ended or (shown.goal, shown.descriptions) != (state.goal, state.descriptions[-1]):
+                if self.remote:
+                    return self._cut_off(i, f"{lost}, and did not return to its state, as it keeps no seeds")
                 raise RunError(
                     f"{self._where(i)}: it {lost}, and replaying its seed and actions did not return it to its state: "
                     "equal seeds must give equal episodes"
@@ -312,9 +326,11 @@ class TextVectorEnv:
             raise RunError(f"{self._where(i)}: it {lost}, and then {error}") from None
         except EnvLost as again:
             self.incidents.lost_envs += 1
-            self.incidents.cut_episodes += 1
-            self._warn(f"{self._where(i)}: it {again}, twice at this step; the episode is cut off")
-            return None
+            return self._cut_off(i, f"{again}, twice at this step")
+
+    def _cut_off(self, i: int, reason: str) -> None:
+        self.incidents.cut_episodes += 1
+        self._warn(f"{self._where(i)}: it {reason}; the episode is cut off")
 
     def _show(self, i: int, raw: Any, shown: TextStep, ended: bool = False) -> None:
         """Record an env's observation. At the end of an episode, the env need not list any admissible actions."""
@@ -369,30 +385,3 @@ class TextVectorEnv:
             success_key=key,
             metrics=read_metrics(state.info),
         )
-
-
-@dataclass
-class LocalEnvs:
-    """Envs in this process."""
-
-    envs: Sequence[gymnasium.Env[Any, Any]]
-    _commands: dict[int, tuple[str, Any]] = field(default_factory=dict)  # by env
-
-    def send(self, env: int, command: str, value: Any) -> None:
-        """Store a command, which `receive` carries out."""
-        self._commands[env] = command, value
-
-    def receive(self, env: int) -> Any:
-        """Carry out an env's command; raise `EnvRaised` if the env raises anything but a `GroundlingError`."""
-        command, value = self._commands[env]
-        try:
-            return self.envs[env].step(value) if command == "step" else self.envs[env].reset(seed=value)
-        except (GroundlingError, KeyboardInterrupt):
-            raise
-        except BaseException as error:  # an env that calls sys.exit() must not end training
-            raise EnvRaised from error
-
-    def close(self) -> None:
-        for number, env in enumerate(self.envs):
-            with foreign(f"env {number} ({env}), while being closed,"):
-                env.close()

@@ -210,8 +210,8 @@ if __name__ == "__main__":
     _serve(Connection(int(sys.argv[1])))
 
 
-class EnvLost(Exception):
-    """An env raised, or its process died or hung; it was replaced by a new env, which has not been reset yet."""
+class EnvLost(RunError):
+    """An env raised, or its process or server died or hung; it has to be reset."""
 
 
 @dataclass
@@ -255,6 +255,9 @@ class WorkerEnvs:
             raised, value = self.pool.receive(env % self._num_workers, env)
         except WorkerLost:
             raise EnvLost(self._lost.pop(env)) from None
+        if isinstance(value, EnvLost):
+            self._warn(f"env {env} {value}")
+            raise value
         if raised:
             self._warn(f"env {env} raised {value}; creating a new one")
             raise EnvLost(f"raised {value}")
@@ -286,6 +289,8 @@ class _EnvShare:
         env = self._envs[number]
         try:
             return False, env.reset(seed=argument) if command == "reset" else env.step(argument)
+        except EnvLost as lost:  # of a server, for which the same env waits
+            return True, lost
         except (Exception, SystemExit) as error:
             traceback.print_exc()
             with suppress(Exception, SystemExit):  # it may own a server or an engine

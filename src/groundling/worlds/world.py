@@ -194,7 +194,7 @@ class World(ABC):
         return False
 
     @classmethod
-    def policy_for(cls, place: str) -> str | None:
+    def policy_for(cls, place: str, args: Mapping[str, Any] = {}) -> str | None:
         """Return the policy for an env whose actions that of the default experiment cannot choose, or None."""
         return None
 

@@ -243,6 +243,7 @@ class EnvCollector(Collector):
         self.envs.load_state_dict(states)
         for name, counts in self._counts.items():
             counts.load_state_dict([state.get(name, {}) for state in states])
+            counts.end(np.flatnonzero(self.envs.at_start()).tolist())  # also of episodes that start again
 
     def tensors(self) -> dict[str, Tensor]:
         return {} if self.memory is None else {"memory": self.memory}
@@ -251,7 +252,8 @@ class EnvCollector(Collector):
         self.memory = tensors.get("memory")
 
     def incidents(self) -> dict[str, int]:
-        return ({} if self.envs.envs else asdict(self.envs.incidents)) | super().incidents()
+        can_lose = self.envs.remote or not self.envs.envs
+        return (asdict(self.envs.incidents) if can_lose else {}) | super().incidents()
 
     def close(self) -> None:
         super().close()

@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from groundling.envs.babyai_text import ACTIONS
-from groundling.envs.make import check_registered
+from groundling.envs.make import check_registered, is_server
 from groundling.envs.text_env import GoalKey
 from groundling.errors import ConfigError
 from groundling.fields import (
+    CommandLineOnly,
     Ge,
     Gt,
     MayChangeOnResume,
@@ -35,8 +36,9 @@ class TextConfig(WorldConfig):
     PLACE: ClassVar[str] = "env"
 
     id: str = "text"
-    env: Annotated[str, OfEvaluation]
-    """Any BabyAI or MiniGrid env that is registered with Gymnasium, or your own text env."""
+    env: Annotated[str, OfEvaluation, CommandLineOnly.when(is_server)]
+    """Any BabyAI or MiniGrid env that is registered with Gymnasium, your own text env, or openenv:URL, the env of an
+    OpenEnv server."""
     args: Annotated[dict[str, Any], OfEvaluation] = {}
     """Keyword arguments of the env, such as task or num_dists."""
     num_envs: Annotated[int, Ge(1)] = 32

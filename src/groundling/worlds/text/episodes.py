@@ -9,7 +9,7 @@ import gymnasium
 import torch
 
 from groundling.envs.babyai_text import Expert, ExpertError
-from groundling.envs.make import ActionNames, TextEnvMaker, inspect_env, name_actions
+from groundling.envs.make import ActionNames, TextEnvMaker, inspect_env, is_available, name_actions
 from groundling.envs.text_env import ACTIONS, TextObservation, read_text_step
 from groundling.envs.text_episode import EpisodeState, Step, TextEpisode, held_out_seed
 from groundling.envs.vector import TextVectorEnv
@@ -31,7 +31,7 @@ class TextActor(Actor):
         self._policy, self._deterministic, self._generator = policy, deterministic, generator
         known = known_actions_of(config)
         self._names, self._config = known.names, config
-        is_here = config.env in gymnasium.registry
+        is_here = is_available(config.env)
         # Indices above the env's last action are clipped, as in `TextVectorEnv`; None if it takes strings.
         most = inspect_env(config.env, config.args, config.language).num_actions if is_here else known.most
         self._last = None if most is None else most - 1

@@ -13,6 +13,7 @@ import gymnasium
 import numpy as np
 
 from groundling.envs.babyai_text import ACTIONS
+from groundling.envs.make import is_server
 from groundling.envs.text_env import TextObservation
 from groundling.envs.text_episode import TextEpisode, held_out_seed
 from groundling.envs.vector import TextVectorEnv
@@ -115,7 +116,7 @@ def view(config: TextConfig, sample: Mapping[str, Any]) -> EpisodeView:
         played = replay(config, sample["seed"], actions, sample.get("task"))
         shown = [(observation, picture_of(env)) for observation, env in played]
     except UnknownEnv:  # the module that registers it is not imported: show only what was recorded
-        if not steps:
+        if not (steps or is_server(config.env)):
             raise
     else:
         pictures = [picture for _, picture in shown]
@@ -208,7 +209,11 @@ def select(episodes: Sequence[TextEpisode]) -> list[TextEpisode]:
 
 
 def sample_of(config: TextConfig, policy: Policy, episode: TextEpisode) -> dict[str, Any]:
-    """Replay ``episode`` and return the policy's prompts and probabilities at each step, as JSON."""
+    """Replay ``episode`` and return the policy's prompts and probabilities at each step, as JSON; those of a server's
+    episodes are left out.
+    """
+    if is_server(config.env):  # it may keep no seeds
+        return outline(episode)
     played = replay(config, episode.seed, episode.actions, episode.task)
     observations = [observation for observation, _ in played]
     nothing = [None] * len(observations)
@@ -251,7 +256,11 @@ def _steps(
 def replay(
     config: TextConfig, seed: int, actions: Sequence[int | str], task: str | None
 ) -> Iterator[tuple[TextObservation, gymnasium.Env[Any, Any]]]:
-    """Replay an episode: yield the observation before each action, and the env, which renders pictures if it can."""
+    """Replay an episode: yield the observation before each action, and the env, which renders pictures if it can.
+    Raise `UnknownEnv` for a server, to which a report must not connect.
+    """
+    if is_server(config.env):
+        raise UnknownEnv(f"{config.env} is a server, whose episodes are not replayed")
     if config.args.get("draw_task") == "construction":  # the seed does not determine the task
         config = config.model_copy(update={"args": {**config.args, "task": task}})
     with closing(drawing_env(config, seed)) as envs:

@@ -9,12 +9,11 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-import gymnasium
 import torch
 
 from groundling.algorithms.algorithm import Algorithm
 from groundling.algorithms.bc import BehaviouralCloning
-from groundling.envs.make import inspect_env, step_limit
+from groundling.envs.make import inspect_env, is_available, step_limit
 from groundling.envs.text_env import SUCCESSES, Experience, Offer, TextObservation, TranslationError, WorldSpec
 from groundling.envs.text_episode import random_action, training_seed
 from groundling.errors import ConfigError, GroundlingError, UnknownEnv
@@ -62,12 +61,12 @@ class TextWorld(World):
 
     @classmethod
     def has(cls, place: str) -> bool:
-        return place in gymnasium.registry
+        return is_available(place)
 
     @classmethod
-    def policy_for(cls, place: str) -> str | None:
+    def policy_for(cls, place: str, args: Mapping[str, Any] = {}) -> str | None:
         with suppress(GroundlingError):  # reported when the world is created, with its arguments
-            return "action_generating" if inspect_env(place, {}).takes_any_text else None
+            return "action_generating" if inspect_env(place, args).takes_any_text else None
         return None
 
     @cached_property
