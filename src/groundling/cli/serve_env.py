@@ -41,9 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
         from groundling.serving.openenv_folder import write_folder
 
         refuse_unused(arguments, "with --output", *_NETWORK)
-        write_folder(
-            arguments.output, arguments.env, arguments.overrides, arguments.imports, arguments.max_sessions
-        )
+        write_folder(arguments.output, arguments.env, arguments.overrides, arguments.imports, arguments.max_sessions)
         print(f"wrote {arguments.output}: see its README.md")
         return 0
     import uvicorn
@@ -51,11 +49,11 @@ def run(arguments: argparse.Namespace) -> int:
     from groundling.serving.http import LOOPBACK, MOST_BYTES, listen
     from groundling.serving.openenv import make_app
 
-    token = _token(arguments.token_env)
+    token = None if arguments.token_env is None else os.environ.get(arguments.token_env)
+    if arguments.token_env is not None and not token:
+        raise ConfigError(f"--token-env: the environment variable {arguments.token_env} is not set")
     if token is None and arguments.host not in LOOPBACK:
-        raise ConfigError(
-            f"--host {arguments.host} opens the server to other machines: require a token with --token-env NAME"
-        )
+        raise ConfigError(f"--host {arguments.host} is open to other machines: require a token with --token-env NAME")
     hosts = LOOPBACK if arguments.host in LOOPBACK else None
     listening = listen(arguments.host, arguments.port)
     app = make_app(arguments.env, arguments.overrides, max_sessions=arguments.max_sessions, token=token, hosts=hosts)
@@ -66,11 +64,3 @@ def run(arguments: argparse.Namespace) -> int:
     settings = uvicorn.Config(app, log_level="warning", access_log=False, ws_max_size=MOST_BYTES)
     uvicorn.Server(settings).run(sockets=[listening])
     return 0
-
-
-def _token(name: str | None) -> str | None:
-    if name is None:
-        return None
-    if not (token := os.environ.get(name)):
-        raise ConfigError(f"--token-env {name}: this environment variable is not set; export it with a secret token")
-    return token
