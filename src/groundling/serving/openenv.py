@@ -19,7 +19,6 @@ from groundling.envs.text_episode import read_first_interaction, read_metrics
 from groundling.errors import ConfigError, GroundlingError, RunError, unknown
 from groundling.serving.http import Guard
 from groundling.serving.text_worlds import ServedWorld, served_worlds
-from groundling.worlds.text.episodes import actions_of, make_env
 
 _NUM_SEEDS, _NUM_TRAINING_SEEDS = 2**31, 2**30  # see `groundling.envs.text_episode`
 
@@ -85,9 +84,9 @@ class TextEnvironment(Environment[TextAction, TextObservation, State]):
             self.close()
             self._world = self._worlds[asked.suite]
             config = self._world.config
-            self._names = actions_of(config).names
+            self._names = self._world.names
             self._num_actions = inspect_env(config.env, config.args, config.language).num_actions
-            self._env = make_env(config)
+            self._env = self._world.make_env()
         self._options, self._steps, self._is_running = asked, 0, False
         raw, info = read_reset(self._ask("reset", functools.partial(self._env.reset, seed=asked.seed)))
         self._shown = read_text_step(raw, info, has_lists=self._names is None)

@@ -38,7 +38,8 @@ class TextActor(Actor):
         self.reset()
 
     def make_env(self, **args: Any) -> gymnasium.Env[Any, Any]:
-        return make_env(self._config, **args)
+        config = self._config
+        return _maker_of(config, **args)()
 
     def reset(self) -> None:
         self._state, self._memory = EpisodeState(self._config.history), self._policy.initial_memory(1)
@@ -97,11 +98,6 @@ def known_actions_of(config: TextConfig) -> ActionNames:
 def _maker_of(config: TextConfig, **args: Any) -> TextEnvMaker:
     args = {**config.args, "language": config.language, **args}
     return replace(TextEnvMaker.of(config.env, **args), goal=config.reads_goal)
-
-
-def make_env(config: TextConfig, **args: Any) -> gymnasium.Env[Any, Any]:
-    """Create one env; ``args`` are added to the config's arguments."""
-    return _maker_of(config, **args)()
 
 
 def make_envs(
