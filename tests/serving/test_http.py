@@ -58,7 +58,6 @@ def test_the_servers_own_messages_pass() -> None:
 
 def test_a_used_port_is_reported() -> None:
     with listen("127.0.0.1", 0) as one:
-        one.listen()
         assert one.proto == socket.IPPROTO_TCP  # or asyncio delays small messages
         port = one.getsockname()[1]
         with pytest.raises(RunError, match=f"cannot use port {port} of 127.0.0.1 .*--port"):

@@ -53,9 +53,11 @@ def _serving(env: str, *overrides: str, **settings: Any) -> Iterator[Connect]:
     address = f"http://127.0.0.1:{listening.getsockname()[1]}"
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
-    yield lambda **given: closing(GenericEnvClient(base_url=address, **given).sync())
-    server.should_exit = True
-    thread.join()
+    try:
+        yield lambda **given: closing(GenericEnvClient(base_url=address, **given).sync())
+    finally:
+        server.should_exit = True
+        thread.join()
 
 
 @pytest.fixture(scope="module")

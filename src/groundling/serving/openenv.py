@@ -37,7 +37,7 @@ class TextObservation(Observation):
     goal: str = Field(description="The goal of the episode; empty if it has none")
     text: str = Field(description="The current observation, a sentence per line")
     actions: list[str] = Field(description="The admissible actions; empty if any text is an action")
-    success: bool | None = Field(None, description="True if the episode succeeded; null until it ends")
+    success: bool | None = Field(default=None, description="True if the episode succeeded; null until it ends")
 
 
 class ResetOptions(BaseModel):
@@ -45,8 +45,8 @@ class ResetOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    seed: int | None = Field(None, ge=0, lt=_NUM_SEEDS)
-    episode_id: str | None = Field(None, max_length=255)
+    seed: int | None = Field(default=None, ge=0, lt=_NUM_SEEDS)
+    episode_id: str | None = Field(default=None, max_length=255)
     suite: str | None = None
 
 
