@@ -100,6 +100,7 @@ _COMMANDS = {
         none | no.such:thing | os:getcwd | os:nothing | examples.shelf:Shelf world.args=glob(*) | Shelf-v0
         world.args={none:1} | Shelf-v0 world.history=x | Shelf-v0 --episodes 0 | CartPole-v1
     """,
+    "serve-env": "Shelf-v0 --port x | Shelf-v0 --host 0.0.0.0 | Shelf-v0 --output ROOT",
 }
 """By beginning, the rests of command lines; words in capitals are replaced by existing files."""
 COMMANDS = [

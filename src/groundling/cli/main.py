@@ -23,7 +23,7 @@ from groundling.runtime.parallel import end_with_launcher
 
 COMMANDS = (
     *("train", "evaluate", "forgetting", "watch", "ui", "collect", "annotate", "distill", "study"),
-    *("report", "diagnose", "publish", "rate", "convert", "verify", "check-env", "list", "doctor"),
+    *("report", "diagnose", "publish", "rate", "convert", "verify", "check-env", "serve-env", "list", "doctor"),
 )
 """Commands in the order of the help. Their modules have ``add_parser`` and ``run``, which returns the exit status."""
 _PRINTING = ("diagnose", "verify", "check_env", "list", "doctor")  # Modules of commands that only print

@@ -1,0 +1,1 @@
+"""Servers for other programs: worlds as OpenEnv environments."""
