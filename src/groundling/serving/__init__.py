@@ -1,0 +1,1 @@
+"""Serve a policy over HTTP, in the format of OpenAI's API."""
