@@ -4,21 +4,16 @@ import asyncio
 import itertools
 import secrets
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from groundling.errors import GroundlingError
 from groundling.serving.requests import Request, parse
-from groundling.serving.served_policy import ServedPolicy
 from groundling.serving.writer import Answer, Writer
 
 _MAX_BODY = 2**20  # Bytes of a request
@@ -26,9 +21,9 @@ _MAX_IN_PROGRESS = 256  # Requests
 _LOWEST = -9999.0  # Replaces -inf, which JSON cannot represent, as in vLLM
 
 
-def make_app(policy: ServedPolicy, name: str, token: str) -> Starlette:
-    """Create the application that serves a policy as model ``name`` to clients that send ``token``."""
-    views = _Views(policy, name)
+def make_app(writer: Writer, name: str, token: str) -> Starlette:
+    """Create the application that serves a writer as model ``name`` to clients that send ``token``."""
+    views = _Views(writer, name, token)
     routes = [
         Route("/health", views.health),
         Route("/v1/models", views.models),
@@ -36,42 +31,27 @@ def make_app(policy: ServedPolicy, name: str, token: str) -> Starlette:
         Route("/v1/completions", views.complete, methods=["POST"]),
     ]
     errors: Any = dict.fromkeys((GroundlingError, HTTPException, Exception), _failed)
-    guard = Middleware(_Guard, token=token)
-    return Starlette(routes=routes, middleware=[guard], exception_handlers=errors, lifespan=views.lifespan)
-
-
-class _Guard:
-    """Middleware that requires the token, except for ``/health``."""
-
-    def __init__(self, app: ASGIApp, token: str) -> None:
-        self._app, self._expected = app, f"Bearer {token}".encode()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        given = dict(scope.get("headers", ())).get(b"authorization", b"")
-        open_to_all = scope["type"] != "http" or scope["path"] == "/health"
-        if not open_to_all and not secrets.compare_digest(given, self._expected):
-            error = _error(401, "send the server's token in the header 'Authorization: Bearer TOKEN'")
-            return await error(scope, receive, send)
-        return await self._app(scope, receive, send)
+    return Starlette(routes=routes, exception_handlers=errors)
 
 
 class _Views:
-    def __init__(self, policy: ServedPolicy, name: str) -> None:
-        self._name, self._in_progress, self._writer = name, 0, Writer(policy)
-        self._decode = policy.lm.tokenizer.decode
+    def __init__(self, writer: Writer, name: str, token: str) -> None:
+        self._writer, self._name, self._expected = writer, name, f"Bearer {token}".encode()
+        self._decode, self._in_progress = writer.lm.tokenizer.decode, 0
 
-    @asynccontextmanager
-    async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        yield
-        self._writer.close()
+    def _check_access(self, http: HttpRequest) -> None:
+        if not secrets.compare_digest(http.headers.get("authorization", "").encode("latin-1"), self._expected):
+            raise HTTPException(401, "send the server's token in the header 'Authorization: Bearer TOKEN'")
 
     async def health(self, http: HttpRequest) -> Response:
         return JSONResponse({})
 
     async def models(self, http: HttpRequest) -> Response:
+        self._check_access(http)
         return JSONResponse({"object": "list", "data": [{"id": self._name, "object": "model"}]})
 
     async def complete(self, http: HttpRequest) -> Response:
+        self._check_access(http)
         is_chat = http.url.path.endswith("/chat/completions")
         request = parse(await _body(http), is_chat)
         if request.model not in (None, self._name):
@@ -79,10 +59,11 @@ class _Views:
         if self._in_progress >= _MAX_IN_PROGRESS:
             raise HTTPException(503, f"{_MAX_IN_PROGRESS} requests are in progress: try again later")
         self._in_progress += 1
-        answers = asyncio.gather(*map(asyncio.wrap_future, self._writer.submit(request)))
+        answers: asyncio.Future[list[Answer]] = asyncio.gather(*map(asyncio.wrap_future, self._writer.submit(request)))
         leaving = asyncio.ensure_future(_left(http))
+        both: set[asyncio.Future[Any]] = {answers, leaving}
         try:
-            await asyncio.wait({answers, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             if not answers.done():
                 return Response(status_code=499)  # the client left
             return JSONResponse(self._reply(request, answers.result(), is_chat))
@@ -92,29 +73,29 @@ class _Views:
             answers.cancel()
 
     def _reply(self, request: Request, answers: list[Answer], is_chat: bool) -> dict[str, Any]:
-        choices, ids = [], request.return_token_ids
+        choices = []
         for index, answer in enumerate(answers):
             text = {"message": {"role": "assistant", "content": answer.text}} if is_chat else {"text": answer.text}
-            choice = {"index": index, **text, "finish_reason": answer.finish, "logprobs": None}
+            choice: dict[str, Any] = {"index": index, **text, "finish_reason": answer.finish, "logprobs": None}
             if request.num_top is not None:
                 choice["logprobs"] = self._chat_log_probs(answer) if is_chat else self._log_probs(answer)
             if answer.choice_log_probs is not None:
                 choice["choice_logprobs"] = [max(one, _LOWEST) for one in answer.choice_log_probs]
-            choice |= {"token_ids": answer.ids} if ids else {}
-            choice |= {"prompt_token_ids": answer.prompt} if ids and not is_chat else {}
+            if request.return_token_ids:
+                choice |= {"token_ids": answer.ids, "prompt_token_ids": answer.prompt}
             choices.append(choice)
-        read, written = (
-            sum(map(len, x)) for x in ([a.prompt for a in answers[:: request.n]], [a.ids for a in answers])
-        )
-        return {
+        read, written = sum(len(one.prompt) for one in answers[:: request.n]), sum(len(one.ids) for one in answers)
+        reply = {
             "id": secrets.token_hex(12),
             "object": "chat.completion" if is_chat else "text_completion",
             "created": int(time.time()),
             "model": self._name,
             "choices": choices,
             "usage": {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written},
-            **({"prompt_token_ids": answers[0].prompt} if ids and is_chat else {}),
         }
+        if is_chat and request.return_token_ids:
+            reply["prompt_token_ids"] = choices[0].pop("prompt_token_ids")
+        return reply
 
     def _chat_log_probs(self, answer: Answer) -> dict[str, Any]:
         def entry(id: int, log_prob: float) -> dict[str, Any]:

@@ -94,7 +94,10 @@ class Request(_Object):
     def sources(self) -> list[Source]:
         """The prompts; raise `ValueError` unless the user starts and ends a conversation."""
         if self.messages is None:
-            return [self.prompt] if _is_single(self.prompt) else list(self.prompt or ())
+            prompts: Any = self.prompt or ()
+            return (
+                [prompts] if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int)) else list(prompts)
+            )
         roles, said = [one.role for one in self.messages], [one.text for one in self.messages]
         system = said.pop(0) if roles[0] in ("system", "developer") else None
         if roles[len(roles) - len(said) :] != ["user", *["assistant", "user"] * (len(said) // 2)]:
@@ -115,10 +118,6 @@ class Request(_Object):
         if self.temperature == 0:
             return Sampling(do_sample=False)
         return Sampling(temperature=self.temperature, top_k=max(0, self.top_k), top_p=self.top_p)
-
-
-def _is_single(prompt: object) -> bool:
-    return isinstance(prompt, str) or (isinstance(prompt, list) and isinstance(prompt[0], int))
 
 
 def parse(body: bytes, is_chat: bool) -> Request:

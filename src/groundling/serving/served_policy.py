@@ -14,6 +14,7 @@ from groundling.prompts.prompt import BLANK
 from groundling.serving.requests import Source
 
 _MAX_PROMPT_TOKENS = 8192  # for models without a limit of their own
+_MAX_CHARACTERS = 32  # per token
 
 
 class ServedPolicy:
@@ -35,6 +36,10 @@ class ServedPolicy:
     def read(self, source: Source, choices: Sequence[str]) -> tuple[list[int], list[list[int]]]:
         """Return the token ids of a prompt and its choices; raise `GroundlingError` if the policy cannot read them."""
         lm, opening = self.lm, () if choices else self._opening
+        limit = lm.max_prompt_tokens or lm.max_positions or _MAX_PROMPT_TOKENS
+        texts = [source[0] or "", *source[1]] if isinstance(source, tuple) else [source]
+        if (size := sum(map(len, texts))) > limit * _MAX_CHARACTERS:  # would take long to encode
+            raise GroundlingError(f"the prompt has {size} characters, but this model reads {limit} tokens: send less")
         if isinstance(source, tuple) and not self._reads_text:
             system, said = source
             ids = lm.chat.conversation(system, list(zip(said[:-1:2], said[1::2], strict=True)), said[-1])
@@ -45,11 +50,10 @@ class ServedPolicy:
         else:
             ids = lm.prompt_tokens([source])[0] if isinstance(source, str) else source
             opening = opening if self._reads_text else ()
-        if max(ids) >= lm.vocabulary_size:
-            raise GroundlingError(f"token id {max(ids)} is not one of the {lm.vocabulary_size} tokens of this model")
-        limit = lm.max_prompt_tokens or lm.max_positions or _MAX_PROMPT_TOKENS
         if len(ids) + len(opening) > limit:
             raise GroundlingError(f"the prompt has {len(ids)} tokens, but this model reads {limit}: send less")
+        if max(ids) >= lm.vocabulary_size:
+            raise GroundlingError(f"token id {max(ids)} is not one of the {lm.vocabulary_size} tokens of this model")
         return [*ids, *opening], self._choice_tokens(ids, choices) if choices else []
 
     def _choice_tokens(self, prompt: list[int], choices: Sequence[str]) -> list[list[int]]:

@@ -74,7 +74,7 @@ class Writer:
     """
 
     def __init__(self, policy: ServedPolicy) -> None:
-        self._policy, self._lm, self._ends = policy, policy.lm, policy.lm.end_tokens.ids
+        self._policy, self.lm, self._ends = policy, policy.lm, policy.lm.end_tokens.ids
         self._arrived: queue.SimpleQueue[Answer | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -96,7 +96,7 @@ class Writer:
     @torch.no_grad()
     def _run(self) -> None:
         waiting: list[Answer] = []
-        with self._lm.keeping():
+        with self.lm.keeping():
             while True:
                 while not waiting or not self._arrived.empty():
                     if (answer := self._arrived.get()) is None:
@@ -123,8 +123,8 @@ class Writer:
             log_probs = self._policy.log_probs(prompts, [answer.request.choices for answer in answers])
             indices = _sample(log_probs, answers)
             chosen = [answer.choice_ids[index] for answer, index in zip(answers, indices, strict=True)]
-            with self._lm.autocast():
-                states = answer_states(self._lm, prompts, chosen, growing=not self._lm.is_encoder_decoder)
+            with self.lm.autocast():
+                states = answer_states(self.lm, prompts, chosen, growing=not self.lm.is_encoder_decoder)
             rows = iter(self._log_probs(states))
             for answer, index, ids, of_choices in zip(answers, indices, chosen, log_probs.tolist(), strict=True):
                 for id in ids:
@@ -135,8 +135,8 @@ class Writer:
     def _write(self, answers: Sequence[Answer]) -> None:
         """Write one token of each answer."""
         with _failing(answers):
-            with self._lm.autocast():
-                states = states_after(self._lm, [one.prompt for one in answers], [one.ids for one in answers])
+            with self.lm.autocast():
+                states = states_after(self.lm, [one.prompt for one in answers], [one.ids for one in answers])
             log_probs = self._log_probs(states)
             for answer, id, row in zip(answers, _sample(log_probs, answers), log_probs, strict=True):
                 answer.add(id, row)
@@ -144,8 +144,8 @@ class Writer:
 
     def _log_probs(self, states: Tensor) -> Tensor:
         """Return the model's log-probabilities, float32 (rows, vocabulary)."""
-        with self._lm.autocast():
-            return self._lm.backbone.logits(states).float().log_softmax(-1)
+        with self.lm.autocast():
+            return self.lm.backbone.logits(states).float().log_softmax(-1)
 
 
 def _sample(log_probs: Tensor, answers: Sequence[Answer]) -> list[int]:
