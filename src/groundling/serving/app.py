@@ -59,8 +59,8 @@ class _Views:
         if self._in_progress >= _MAX_IN_PROGRESS:
             raise HTTPException(503, f"{_MAX_IN_PROGRESS} requests are in progress: try again later")
         self._in_progress += 1
-        answers: asyncio.Future[list[Answer]] = asyncio.gather(*map(asyncio.wrap_future, self._writer.submit(request)))
-        leaving = asyncio.ensure_future(_left(http))
+        parts = [asyncio.wrap_future(part) for part in self._writer.submit(request)]
+        answers, leaving = asyncio.gather(*parts), asyncio.ensure_future(_left(http))
         both: set[asyncio.Future[Any]] = {answers, leaving}
         try:
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
@@ -69,8 +69,8 @@ class _Views:
             return JSONResponse(self._reply(request, answers.result(), is_chat))
         finally:
             self._in_progress -= 1
-            leaving.cancel()
-            answers.cancel()
+            for task in (*parts, leaving):
+                task.cancel()
 
     def _reply(self, request: Request, answers: list[Answer], is_chat: bool) -> dict[str, Any]:
         choices = []
