@@ -37,7 +37,8 @@ class Server:
             with urllib.request.urlopen(request, timeout=60) as reply:
                 return reply.status, json.loads(reply.read())
         except urllib.error.HTTPError as error:
-            return error.code, json.loads(error.read())
+            content = error.read()
+            return error.code, json.loads(content) if content.startswith(b"{") else {}
 
     def complete(self, **body: Any) -> dict[str, Any]:
         status, reply = self.post("/chat/completions" if "messages" in body else "/completions", body)
@@ -48,7 +49,7 @@ class Server:
 @contextmanager
 def served(policy: Policy, name: str = "a-model") -> Iterator[Server]:
     writer = Writer(ServedPolicy(policy))
-    app = make_app(writer, name, TOKEN)
+    app = make_app(writer, name, TOKEN, {"127.0.0.1", "localhost"})
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", access_log=False))
     thread = threading.Thread(target=server.run)
     thread.start()

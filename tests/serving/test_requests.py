@@ -3,7 +3,6 @@
 import json
 import socket
 import time
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -72,26 +71,25 @@ def test_access_and_addresses(server: Server) -> None:
     body = {"prompt": "go", "model": "another"}
     for token in ("", "another", TOKEN[:-1], "ü"):
         assert server.post("/completions", body, token)[0] == 401
-    assert server.post("/models", None, "")[0] == 401
-    assert server.post("/completions", body)[0] == 404 and server.post("/nothing", body)[0] == 404
+    status, reply = server.post("/completions", body)
+    assert status == 404 and "there is no model 'another'" in reply["error"]["message"]
+    assert server.post("/nothing", body)[0] == 404
     assert server.post("/models", None)[1]["data"][0]["id"] == server.name
-    with urllib.request.urlopen(f"{server.url}/health") as reply:  # without the token
-        assert json.loads(reply.read()) == {}
 
 
 def test_a_megabyte_is_refused_before_it_is_read(server: Server) -> None:
-    status, reply = server.post("/completions", {"prompt": "x" * 2**20})
-    assert status == 413 and "larger than 1 MiB" in reply["error"]["message"]
-    status, reply = server.post("/completions", {"prompt": "x" * (2**20 - 100)})
+    assert server.post("/completions", {"prompt": "x" * 10**6})[0] == 413
+    status, reply = server.post("/completions", {"prompt": "x" * (10**6 - 100)})
     assert status == 400 and "characters, but this model reads 1024" in reply["error"]["message"]
 
 
 def test_the_work_of_a_client_that_leaves_is_dropped(server: Server) -> None:
     body = json.dumps({"messages": _USER, "n": 64, "temperature": 100}).encode()
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: {len(body)}"
+    lines = ["POST /v1/chat/completions HTTP/1.1", "Host: localhost", f"Authorization: Bearer {TOKEN}"]
+    head = "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""])
     host, port = server.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port))) as connection:
-        connection.sendall(f"{head}\r\n\r\n".encode() + body)
+        connection.sendall(head.encode() + body)
         time.sleep(0.2)
     begun = time.monotonic()
     server.complete(prompt="You see", max_tokens=1)

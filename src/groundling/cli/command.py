@@ -1,12 +1,11 @@
 """Options and messages that the commands share."""
 
 import argparse
-import socket
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
-from groundling.errors import ConfigError, RunError
+from groundling.errors import ConfigError
 from groundling.io.terminal import plain
 
 INTERRUPTED = 130  # Exit status of a stopped run, as after Ctrl-C in a shell
@@ -75,17 +74,6 @@ def positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"expected a positive integer, got {text!r}")
     return int(text)
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that is bound to an address; port 0 is a free one."""
-    listening = socket.socket()
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind((host, port))
-    except (OSError, OverflowError) as error:
-        raise RunError(f"cannot listen on {host}:{port} ({error}): choose a different port") from error
-    return listening
 
 
 def one_line(error: Exception) -> str:

@@ -3,10 +3,11 @@
 import argparse
 import importlib.util
 import secrets
+import socket
 from pathlib import Path
 
-from groundling.cli.command import Commands, add_command, listen
-from groundling.errors import ConfigError
+from groundling.cli.command import Commands, add_command
+from groundling.errors import ConfigError, RunError
 from groundling.io.terminal import make_console
 
 _HOST = "127.0.0.1"
@@ -39,7 +40,14 @@ def run(arguments: argparse.Namespace) -> int:
 
     from groundling.reports.ui.app import make_app
 
-    listening = listen(_HOST, arguments.port)
+    listening = socket.socket()
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((_HOST, arguments.port))
+    except (OSError, OverflowError) as error:
+        raise RunError(
+            f"cannot use port {arguments.port} ({error}): choose a different port, or omit --port"
+        ) from error
     token = secrets.token_urlsafe(24)
     address = f"http://{_HOST}:{listening.getsockname()[1]}/?token={token}"
     make_console().print(f"open {address}\nPress Ctrl-C to stop.", soft_wrap=True)

@@ -1,1 +1,1 @@
-"""Serve a policy over HTTP, in the format of OpenAI's API."""
+"""Servers for other programs: worlds as OpenEnv environments."""

@@ -1,29 +1,31 @@
-"""The HTTP application: access, limits, and replies in OpenAI's format."""
+"""The HTTP application: limits, and replies in OpenAI's format."""
 
 import asyncio
 import itertools
 import secrets
 import time
+from collections.abc import Set
 from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from groundling.errors import GroundlingError
+from groundling.serving.http import Guard
 from groundling.serving.requests import Request, parse
 from groundling.serving.writer import Answer, Writer
 
-_MAX_BODY = 2**20  # Bytes of a request
 _MAX_IN_PROGRESS = 256  # Requests
 _LOWEST = -9999.0  # Replaces -inf, which JSON cannot represent, as in vLLM
 
 
-def make_app(writer: Writer, name: str, token: str) -> Starlette:
-    """Create the application that serves a writer as model ``name`` to clients that send ``token``."""
-    views = _Views(writer, name, token)
+def make_app(writer: Writer, name: str, token: str, hosts: Set[str] | None = None) -> Starlette:
+    """Create the application that serves a writer as model ``name``; for ``token`` and ``hosts``, see `Guard`."""
+    views = _Views(writer, name)
     routes = [
         Route("/health", views.health),
         Route("/v1/models", views.models),
@@ -31,29 +33,24 @@ def make_app(writer: Writer, name: str, token: str) -> Starlette:
         Route("/v1/completions", views.complete, methods=["POST"]),
     ]
     errors: Any = dict.fromkeys((GroundlingError, HTTPException, Exception), _failed)
-    return Starlette(routes=routes, exception_handlers=errors)
+    guard = Middleware(Guard, token=token, hosts=hosts)
+    return Starlette(routes=routes, middleware=[guard], exception_handlers=errors)
 
 
 class _Views:
-    def __init__(self, writer: Writer, name: str, token: str) -> None:
-        self._writer, self._name, self._expected = writer, name, f"Bearer {token}".encode()
-        self._decode, self._in_progress = writer.lm.tokenizer.decode, 0
-
-    def _check_access(self, http: HttpRequest) -> None:
-        if not secrets.compare_digest(http.headers.get("authorization", "").encode("latin-1"), self._expected):
-            raise HTTPException(401, "send the server's token in the header 'Authorization: Bearer TOKEN'")
+    def __init__(self, writer: Writer, name: str) -> None:
+        self._writer, self._name, self._in_progress = writer, name, 0
+        self._decode = writer.lm.tokenizer.decode
 
     async def health(self, http: HttpRequest) -> Response:
         return JSONResponse({})
 
     async def models(self, http: HttpRequest) -> Response:
-        self._check_access(http)
         return JSONResponse({"object": "list", "data": [{"id": self._name, "object": "model"}]})
 
     async def complete(self, http: HttpRequest) -> Response:
-        self._check_access(http)
         is_chat = http.url.path.endswith("/chat/completions")
-        request = parse(await _body(http), is_chat)
+        request = parse(await http.body(), is_chat)
         if request.model not in (None, self._name):
             raise HTTPException(404, f"there is no model {request.model!r:.80}: this server has {self._name!r}")
         if self._in_progress >= _MAX_IN_PROGRESS:
@@ -113,16 +110,6 @@ class _Views:
             "top_logprobs": [{self._decode([id]): max(x, _LOWEST) for id, x in top} for top in answer.top],
             "text_offset": list(itertools.accumulate(map(len, texts[:-1]), initial=0)),
         }
-
-
-async def _body(http: HttpRequest) -> bytes:
-    """Read a request's body; raise `HTTPException` if it is too large."""
-    body = bytearray()
-    async for part in http.stream():
-        body += part
-        if len(body) > _MAX_BODY:
-            raise HTTPException(413, f"the request is larger than {_MAX_BODY >> 20} MiB: send a smaller one")
-    return bytes(body)
 
 
 async def _left(http: HttpRequest) -> None:

@@ -1,0 +1,68 @@
+"""Sockets and middleware of servers."""
+
+import secrets
+import socket
+from collections.abc import Set
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from groundling.errors import RunError
+
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+MOST_BYTES = 1_000_000  # of a request or message
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket on this port, or on a free one if 0; raise `RunError` if it cannot be used."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # asyncio disables Nagle's algorithm, which delays small messages by 40 ms, only if the protocol is named.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+    except (OSError, OverflowError) as error:
+        listening.close()
+        raise RunError(f"cannot use port {port} of {host} ({error}): choose a different one with --port") from error
+    return listening
+
+
+class Guard:
+    """Middleware that requires a token, bounds the size of requests, and keeps pages of other sites out.
+
+    Args:
+        token: If set, requests must have the header ``Authorization: Bearer TOKEN``.
+        hosts: If set, the only values of the headers Host and Origin, without ports. Pages of other sites can send
+            requests to a server on loopback, but not with these headers.
+    """
+
+    def __init__(self, app: ASGIApp, token: str | None = None, hosts: Set[str] | None = None) -> None:
+        self._app, self._token, self._hosts = app, token, hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refusal = None if scope["type"] == "lifespan" else self._refusal(Headers(scope=scope))
+        if refusal is None:
+            await self._app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})  # answered with status 403
+        else:
+            status, reason = refusal
+            await PlainTextResponse(f"{reason}\n", status)(scope, receive, send)
+
+    def _refusal(self, headers: Headers) -> tuple[int, str] | None:
+        """Return the status and the reason of a refusal, or None."""
+        places = [urlsplit(f"//{headers.get('host', '')}"), urlsplit(headers.get("origin", ""))]
+        names = [place.hostname for place in places if place.netloc]
+        if self._hosts is not None and not (names and self._hosts >= {*names}):
+            return 403, f"this server is open to {', '.join(sorted(self._hosts))} only"
+        given, expected = headers.get("authorization", ""), f"Bearer {self._token}"
+        if self._token is not None and not secrets.compare_digest(given.encode(), expected.encode()):
+            return 401, "this server needs its token: send the header Authorization: Bearer TOKEN"
+        if "transfer-encoding" in headers:
+            return 411, "send the header Content-Length instead of chunks"
+        length = headers.get("content-length", "0")
+        if not length.isdecimal() or int(length) > MOST_BYTES:
+            return 413, f"requests have at most {MOST_BYTES:,} bytes, got {length:.20}"
+        return None
