@@ -104,7 +104,6 @@ class Writer:
                     with _failing([answer]):
                         answer.begin(self._policy)
                         waiting.append(answer)
-                waiting = [answer for answer in waiting if not answer.done.cancelled()]
                 listed = sorted((a for a in waiting if a.choice_ids), key=lambda one: len(one.choice_ids))[:MAX_TEXTS]
                 for _, group in itertools.groupby(listed, key=lambda one: len(one.choice_ids)):
                     self._choose(list(group))
