@@ -17,13 +17,14 @@ _OPEN = ["~policy.args.guided", "~policy.args.max_action_tokens", "~policy.args.
 def test_balrog_through_a_server(guided: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", TOKEN)
     words = [*_PLAY, "evaluation.baselines=[]"]
-    direct = ["starter-causal", *words, *(_OPEN if guided else []), f"run_dir={tmp_path}/direct"]
+    policy_args = _OPEN if guided else ["policy.args.max_action_tokens=4"]
+    direct = ["starter-causal", *words, *policy_args, f"run_dir={tmp_path}/direct"]
     assert main(["evaluate", *direct]) == 0
     target = find_agent("starter-causal", "balrog-babyai", [], pytest.fail)
     policy = target.policy(target.agent)
     assert policy is not None
     with served(policy) as server:
-        asked = [f"policy.args.model={server.name}", "policy.args.max_tokens=32", f"policy.args.guided={guided}"]
+        asked = [f"policy.args.model={server.name}", "policy.args.max_tokens=4", f"policy.args.guided={guided}"]
         assert main(["evaluate", f"{server.url}/v1", *words, *asked, f"run_dir={tmp_path}/served"]) == 0
     episodes = {}
     for name in ("direct", "served"):
