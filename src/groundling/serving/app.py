@@ -66,8 +66,9 @@ class _Views:
             return JSONResponse(self._reply(request, answers.result(), is_chat))
         finally:
             self._in_progress -= 1
-            for task in (*parts, leaving):
-                task.cancel()
+            leaving.cancel()
+            for part in parts:
+                part.cancel()
 
     def _reply(self, request: Request, answers: list[Answer], is_chat: bool) -> dict[str, Any]:
         choices = []
