@@ -22,7 +22,7 @@ from groundling.registry import from_file, imported_modules
 from groundling.runtime.parallel import end_with_launcher
 
 COMMANDS = (
-    *("train", "evaluate", "forgetting", "watch", "ui", "collect", "annotate", "distill", "study"),
+    *("train", "evaluate", "forgetting", "watch", "ui", "serve", "collect", "annotate", "distill", "study"),
     *("report", "diagnose", "publish", "rate", "convert", "verify", "check-env", "serve-env", "list", "doctor"),
 )
 """Commands in the order of the help. Their modules have ``add_parser`` and ``run``, which returns the exit status."""

@@ -30,11 +30,10 @@ _PLAYED = re.compile(r"world(\.(env|args)\b.*)?")  # config keys that would chan
 def find_player(
     name: str, protocol: str, overrides: Sequence[str], warn: Callable[[str], None], config_dir: Path | None = None
 ) -> Target:
-    """Find an agent as `find` does, a language model by its folder, file or hub id, or a server by its URL.
+    """Find an agent as `find_agent` does, or a server by its URL.
 
     ``overrides`` must not change the protocol's world; for a server, they must contain ``policy.args.model=NAME``.
     """
-    known = (*agents(), *experiments(config_dir))
     for word in overrides:
         (change,) = parse([word])  # world={env: …} sets world.env
         keys = [change.key] if change.takes_out else [key for key, _ in leaves(change.key, change.value)]
@@ -54,7 +53,14 @@ def find_player(
             f"policy.args={{base_url: '{name}', prompt: balrog, invalid_action: go forward}}",
         ]
         return _with_model(f"{models[-1]}-{urlsplit(name).netloc}", protocol, [*words, *overrides], overrides)
-    path = Path(name)
+    return find_agent(name, protocol, overrides, warn, config_dir)
+
+
+def find_agent(
+    name: str, protocol: str, overrides: Sequence[str], warn: Callable[[str], None], config_dir: Path | None = None
+) -> Target:
+    """Find an agent as `find` does, or a language model by its folder, file or hub id, with a protocol's policy."""
+    path, known = Path(name), (*agents(), *experiments(config_dir))
     if name in known or (path / "config.yaml").exists() or path.parent.name == "checkpoints":
         return find(name, overrides, warn, config_dir=config_dir)
     if path.parent != Path() and path.parent.is_dir() and not path.exists():  # not a hub id

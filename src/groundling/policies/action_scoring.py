@@ -109,9 +109,15 @@ class ActionTextPolicy(LanguageModelPolicy):
             self._means = read_vector(folder / "calibration.safetensors", "means").to(self.device)
 
     def _score(self, lm: LanguageModel, observations: Sequence[TextObservation]) -> tuple[Tensor, Tensor]:
+        return self.score_texts(lm, self.read(observations), [o.actions for o in observations])
+
+    def score_texts(
+        self, lm: LanguageModel, prompts: Prompts, actions: Sequence[Sequence[str]]
+    ) -> tuple[Tensor, Tensor]:
+        """Like `score`, but calibrated, and with control tokens spelled out in actions read as plain text."""
         with lm.autocast():
-            actions = [[lm.mask(action) for action in o.actions] for o in observations]
-            log_probs, states = self.score(lm, self.read(observations), actions)
+            masked = [[lm.mask(action) for action in of_prompt] for of_prompt in actions]
+            log_probs, states = self.score(lm, prompts, masked)
         if self._means is not None:
             if log_probs.shape[1] != len(self._means):
                 raise ConfigError(f"calibrated on {len(self._means)} actions, but this env has {log_probs.shape[1]}")

@@ -29,6 +29,8 @@ class ChatServerPolicy(Policy):
         prompt, language, replacements, system: See `PromptPolicy`. A plain-text prompt is sent as one message.
         temperature: Sampling temperature; 0 is used for deterministic actions.
         max_tokens: Maximum number of tokens in a reply.
+        guided: Send the admissible actions as ``structured_outputs.choice``, so that every reply is one of them, as in
+            ``action_writing``; vLLM and `groundling serve` support it.
         invalid_action: Replaces invalid replies. If None or not admissible, the first admissible action is used.
         thought_ends: String that ends a thought, if the prompt asks for one. If None, the whole reply is the action.
         concurrency: Maximum number of concurrent requests.
@@ -50,6 +52,7 @@ class ChatServerPolicy(Policy):
         system: arguments.SystemPrompt = None,
         temperature: Annotated[float, Ge(0)] = 1.0,
         max_tokens: Annotated[int, Ge(1)] = 4096,
+        guided: bool = False,
         invalid_action: Annotated[str | None, ReadByModel] = None,
         thought_ends: Annotated[str | None, ReadByModel] = None,
         concurrency: Annotated[int, Ge(1)] = 16,
@@ -59,7 +62,7 @@ class ChatServerPolicy(Policy):
         super().__init__()
         self._server = ChatServer(base_url, api_key_env, timeout)
         self._body = {"model": model, "max_tokens": max_tokens}
-        self._temperature = temperature
+        self._temperature, self._guided = temperature, guided
         self._invalid_action, self._thought_ends = invalid_action, thought_ends
         self._concurrency = concurrency
         self._reader = PromptReader(prompt, language, replacements, system)
@@ -101,6 +104,8 @@ class ChatServerPolicy(Policy):
             messages = prompt.messages() if isinstance(prompt, Conversation) else [{"role": "user", "content": prompt}]
             async with gate:
                 body = {**self._body, "messages": messages, "temperature": temperature}
+                if self._guided and observation.actions:
+                    body["structured_outputs"] = {"choice": list(observation.actions)}
                 text = self._server.scrub(text_of(await self._server.complete(body)) or "")
                 return text.encode("utf-8", "replace").decode()  # JSON can contain lone surrogates
 

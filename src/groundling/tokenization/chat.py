@@ -170,7 +170,7 @@ class Chat:
 
         ``earlier`` has pairs of a user message and an answer; for the other arguments, see `opening`.
         """
-        for first in range(len(earlier)):
+        for first in range(len(earlier) + 1):
             said = [*itertools.chain.from_iterable(earlier[first:]), words]
             tokens = self._whole(system, said)
             if room is None or len(tokens) <= room:
