@@ -11,7 +11,9 @@ from groundling.rewards.registry import rewards
 def verify(generations: list[str], meta: list[dict[str, Any]]) -> list[float]:
     """Score of an answer to a question of the pool `reasoning_gym`, between 0 and 1."""
     if not all("entry" in row for row in meta):
-        raise RunError("the reward reasoning_gym scores answers to the pool reasoning_gym: set world.pool=reasoning_gym")
+        raise RunError(
+            "the reward reasoning_gym scores answers to the pool reasoning_gym: set world.pool=reasoning_gym"
+        )
     return [
         float(questions(row["dataset"], "train", 1, row["params"]).score_answer(text.strip(), row["entry"]))
         for text, row in zip(generations, meta, strict=True)

@@ -1,8 +1,10 @@
 """Seeding of games that draw from the process's global generators, as TextArena's and GEM's do."""
+# ruff: noqa: NPY002
 
 import hashlib
 import random
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -18,20 +20,15 @@ class GlobalRandom:
     """
 
     def __init__(self) -> None:
-        self._state = self._process = (random.getstate(), np.random.get_state())
+        self._own = _state()
 
     def __enter__(self) -> None:
-        self._process = (random.getstate(), np.random.get_state())
-        self._restore(self._state)
+        self._process = _state()
+        _restore(self._own)
 
     def __exit__(self, *_: object) -> None:
-        self._state = (random.getstate(), np.random.get_state())
-        self._restore(self._process)
-
-    @staticmethod
-    def _restore(state: tuple[object, object]) -> None:
-        random.setstate(state[0])  # type: ignore[arg-type]
-        np.random.set_state(state[1])  # type: ignore[arg-type]
+        self._own = _state()
+        _restore(self._process)
 
 
 def start_game(seed: int, start: Callable[[int], str]) -> None:
@@ -47,3 +44,12 @@ def start_game(seed: int, start: Callable[[int], str]) -> None:
         text = start(int(drawn))
         if (hashlib.sha256(text.encode()).digest()[0] < 64) == is_held_out(seed):
             return
+
+
+def _state() -> tuple[Any, Any]:
+    return random.getstate(), np.random.get_state()
+
+
+def _restore(state: tuple[Any, Any]) -> None:
+    random.setstate(state[0])
+    np.random.set_state(state[1])

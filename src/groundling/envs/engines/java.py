@@ -9,7 +9,9 @@ from groundling.errors import ConfigError
 
 
 def start_java(engine: str, jar: str, *options: str) -> Any:
-    """Start a JVM running a ``jar`` with its ``options``, and return py4j's gateway to it; it exits no later than this process.
+    """Start a JVM that runs a ``jar``, with ``options`` of the JVM, and return py4j's gateway to it.
+
+    The JVM exits no later than this process.
 
     Raises:
         ConfigError: Java is missing.

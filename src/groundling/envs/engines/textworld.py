@@ -18,10 +18,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "coin_collector": {"level": 5},
     "treasure_hunter": {"level": 5},
     "simple": {"rewards": "dense", "goal": "brief", "test": False},
-    "cooking": {
-        **{"recipe": 1, "take": 1, "go": 1, "recipe_seed": 0, "split": None},
-        **{"open": False, "cook": False, "cut": False, "drop": False},
-    },
+    "cooking": dict(recipe=1, take=1, go=1, recipe_seed=0, split=None, open=False, cook=False, cut=False, drop=False),
 }
 
 
@@ -73,7 +70,9 @@ class TextWorld(gymnasium.Env[str, str]):
         if seed is None:
             seed = int(self.np_random.integers(2**31))
         self.close()
-        self._game = self._textworld.start(str(self._path(seed % self._games + _HELD_OUT * is_held_out(seed))), self._wanted)
+        self._game = self._textworld.start(
+            str(self._path(seed % self._games + _HELD_OUT * is_held_out(seed))), self._wanted
+        )
         self._game.seed(0)  # of the interpreter
         self._steps, self._score = 0, 0
         state = self._game.reset()

@@ -42,7 +42,9 @@ class TextWorldExpress(gymnasium.Env[str, str]):
         try:
             from textworld_express.textworld_express import JAR_PATH
         except ImportError as error:
-            raise ConfigError(f"TextWorldExpress is not installed: pip install 'groundling[worlds]' ({error})") from error
+            raise ConfigError(
+                f"TextWorldExpress is not installed: pip install 'groundling[worlds]' ({error})"
+            ) from error
         self._own_gateway = start_java("TextWorldExpress", JAR_PATH) if game in _STATIC_GAMES else None
         jvm = (self._own_gateway or shared_java("TextWorldExpress", JAR_PATH)).jvm
         self._engine = jvm.textworldexpress.runtime.PythonInterface()
