@@ -40,8 +40,7 @@ class Gem(gymnasium.Env[str, str]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         super().reset(seed=seed)
-        if seed is None:
-            seed = int(self.np_random.integers(2**31))
+        seed = int(self.np_random.integers(2**31)) if seed is None else seed
         with self._random:
             start_game(seed, self._start)
         text, info = self._observe("", self._first[1])

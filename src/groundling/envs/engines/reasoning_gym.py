@@ -56,8 +56,7 @@ class ReasoningGym(gymnasium.Env[str, str]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         super().reset(seed=seed)
-        if seed is None:
-            seed = int(self.np_random.integers(2**31))
+        seed = int(self.np_random.integers(2**31)) if seed is None else seed
         self._questions = self._create("test" if is_held_out(seed) else "train")
         self._entry = self._questions[seed % len(self._questions)]
         return self._entry["question"], {"task": self._name}

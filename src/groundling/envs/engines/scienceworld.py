@@ -62,8 +62,7 @@ class ScienceWorld(gymnasium.Env[str, str]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         super().reset(seed=seed)
-        if seed is None:
-            seed = int(self.np_random.integers(2**31))
+        seed = int(self.np_random.integers(2**31)) if seed is None else seed
         variations = self._variations[is_held_out(seed)]
         self._variation = variations[seed % len(variations)]
         self._engine.load(self._task, self._variation, self._simplifications, False)

@@ -18,7 +18,14 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "coin_collector": {"level": 5},
     "treasure_hunter": {"level": 5},
     "simple": {"rewards": "dense", "goal": "brief", "test": False},
-    "cooking": dict(recipe=1, take=1, go=1, recipe_seed=0, split=None, open=False, cook=False, cut=False, drop=False),
+    "cooking": {
+        "recipe": 1,
+        "take": 1,
+        "go": 1,
+        "recipe_seed": 0,
+        "split": None,
+        **dict.fromkeys(("open", "cook", "cut", "drop"), False),
+    },
 }
 
 
@@ -67,8 +74,7 @@ class TextWorld(gymnasium.Env[str, str]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         super().reset(seed=seed)
-        if seed is None:
-            seed = int(self.np_random.integers(2**31))
+        seed = int(self.np_random.integers(2**31)) if seed is None else seed
         self.close()
         self._game = self._textworld.start(
             str(self._path(seed % self._games + _HELD_OUT * is_held_out(seed))), self._wanted

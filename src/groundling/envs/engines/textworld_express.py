@@ -60,8 +60,7 @@ class TextWorldExpress(gymnasium.Env[str, str]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         super().reset(seed=seed)
-        if seed is None:
-            seed = int(self.np_random.integers(2**31))
+        seed = int(self.np_random.integers(2**31)) if seed is None else seed
         fold = self._fold or ("test" if is_held_out(seed) else "train")
         number = seed % _GAMES_OF_A_FOLD
         self._steps, self._score = 0, 0.0
