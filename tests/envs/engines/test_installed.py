@@ -109,7 +109,7 @@ def test_returns_of_scienceworld_are_its_scores() -> None:
     ("id", "args", "wanted"),
     [
         ("TextArena-v0", {"game": "Chequers-v0"}, "unknown game of TextArena 'Chequers-v0'.*Checkers-v0"),
-        ("TextArena-v0", {"game": "Chess-v0"}, "cannot start Chess-v0"),
+        ("TextArena-v0", {"game": "TicTacToe-v0"}, "cannot start TicTacToe-v0"),
         ("ReasoningGym-v0", {"dataset": "letters"}, "unknown dataset of Reasoning Gym 'letters'"),
         ("Gem-v0", {"game": "game:Go"}, "unknown env of GEM 'game:Go'"),
         ("TextWorld-v0", {"challenge": "chess"}, "unknown challenge of TextWorld 'chess'"),

@@ -4,7 +4,7 @@ from typing import Any
 
 import gymnasium
 
-from groundling.envs.engines.java import start_java
+from groundling.envs.engines.java import start_java, stop_java
 from groundling.envs.text_episode import is_held_out
 from groundling.errors import ConfigError, unknown
 
@@ -71,7 +71,7 @@ class ScienceWorld(gymnasium.Env[str, str]):
         return self._observe(self._engine.step("look around"))
 
     def close(self) -> None:
-        self._java.shutdown()
+        stop_java(self._java)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         result = self._engine.step(action)

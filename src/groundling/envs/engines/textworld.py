@@ -99,8 +99,9 @@ class TextWorld(gymnasium.Env[str, str]):
 
     def _observe(self, state: Any, first: bool = False) -> tuple[str, dict[str, Any]]:
         parts = [state.description, state.inventory]
-        if not first and state.feedback.strip() not in [part.strip() for part in parts]:
-            parts.insert(0, state.feedback)
+        result = state.feedback.partition("\n>")[0]  # a prompt and a status line follow
+        if not first and result.split() not in [part.split() for part in parts]:
+            parts.insert(0, result)
         lines = [line.strip() for part in parts for line in part.splitlines() if line.strip()]
         actions = state.admissible_commands or ["look"]  # the list is empty after the end
         return "\n".join(lines), {

@@ -7,7 +7,7 @@ from typing import Any
 
 import gymnasium
 
-from groundling.envs.engines.java import shared_java, start_java
+from groundling.envs.engines.java import shared_java, start_java, stop_java
 from groundling.envs.text_episode import is_held_out
 from groundling.errors import ConfigError
 
@@ -69,7 +69,7 @@ class TextWorldExpress(gymnasium.Env[str, str]):
 
     def close(self) -> None:
         if self._own_gateway is not None:
-            self._own_gateway.shutdown()
+            stop_java(self._own_gateway)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         state = json.loads(self._engine.stepJSON(action))
