@@ -18,7 +18,7 @@ from groundling.errors import ConfigError
 PACKAGES = ("gem", "reasoning_gym", "scienceworld", "textarena", "textworld", "textworld_express")
 
 
-@pytest.mark.parametrize(("id", "package"), zip(sorted(ENGINES), PACKAGES, strict=True))
+@pytest.mark.parametrize(("id", "package"), [*zip(sorted(ENGINES), PACKAGES, strict=True)])
 def test_a_missing_engine_is_an_error_that_says_how_to_install_it(
     id: str, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -67,7 +67,9 @@ def test_a_quarter_of_the_starts_is_held_out() -> None:
     with GlobalRandom():
         trained, tested = starts(train, 40), starts(held_out, 40)
         assert not trained & tested and len(trained | tested) == 40 and 4 <= len(tested) <= 18
-        assert starts(train, 1) == starts(held_out, 1) == {"room 0"}  # a game that always starts alike has no split
+        assert (
+            starts(train[:9], 1) == starts(held_out[:9], 1) == {"room 0"}
+        )  # a game that always starts alike has no split
 
 
 class _Kind(Enum):
