@@ -13,19 +13,12 @@ from groundling.envs.text_episode import is_held_out
 from groundling.errors import ConfigError, unknown
 from groundling.io.files import cache
 
-_HELD_OUT = 2**30  # seed of the first held-out game
+_COOKING = dict.fromkeys(("recipe", "take", "go"), 1) | dict.fromkeys(("open", "cook", "cut", "drop"), False)
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "coin_collector": {"level": 5},
     "treasure_hunter": {"level": 5},
     "simple": {"rewards": "dense", "goal": "brief", "test": False},
-    "cooking": {
-        "recipe": 1,
-        "take": 1,
-        "go": 1,
-        "recipe_seed": 0,
-        "split": None,
-        **dict.fromkeys(("open", "cook", "cut", "drop"), False),
-    },
+    "cooking": {**_COOKING, "recipe_seed": 0, "split": None},
 }
 
 
@@ -76,9 +69,8 @@ class TextWorld(gymnasium.Env[str, str]):
         super().reset(seed=seed)
         seed = int(self.np_random.integers(2**31)) if seed is None else seed
         self.close()
-        self._game = self._textworld.start(
-            str(self._path(seed % self._games + _HELD_OUT * is_held_out(seed))), self._wanted
-        )
+        path = self._path(seed % self._games + 2**30 * is_held_out(seed))
+        self._game = self._textworld.start(str(path), self._wanted)
         self._game.seed(0)  # of the interpreter
         self._steps, self._score = 0, 0
         state = self._game.reset()
@@ -103,13 +95,9 @@ class TextWorld(gymnasium.Env[str, str]):
         if not first and result.split() not in [part.split() for part in parts]:
             parts.insert(0, result)
         lines = [line.strip() for part in parts for line in part.splitlines() if line.strip()]
-        actions = state.admissible_commands or ["look"]  # the list is empty after the end
-        return "\n".join(lines), {
-            "task": self._challenge,
-            "descriptions": lines,
-            "actions": sorted(actions),
-            "success": bool(state.won),
-        }
+        actions = sorted(state.admissible_commands or ["look"])  # the list is empty after the end
+        info = {"task": self._challenge, "descriptions": lines, "actions": actions, "success": bool(state.won)}
+        return "\n".join(lines), info
 
     def _path(self, seed: int) -> Path:
         """Return a game's compiled file, after generating it if necessary."""
