@@ -181,14 +181,9 @@ def test_a_new_component_needs_few_names_of_the_package(module: str, limit: int)
     assert 0 < len(names) <= limit
 
 
-@pytest.mark.parametrize(
-    ("module", "name", "action"),
-    [("textarena", "text_game", "5"), ("reasoning_gym", "question", "1"), ("transformers", "calculator", "8")],
-)
-def test_envs_of_other_packages_take_any_text(module: str, name: str, action: str) -> None:
-    pytest.importorskip(module)
-    runpy.run_path(str(ROOT / "examples" / f"{name}.py"))
-    env = gymnasium.make({"text_game": "TextGame-v0", "question": "Question-v0"}.get(name, "Calculator-v0"))
+def test_a_tool_env_takes_any_text() -> None:
+    runpy.run_path(str(ROOT / "examples" / "calculator.py"))
+    env = gymnasium.make("Calculator-v0")
     observation, info = env.reset(seed=3)
     assert isinstance(observation, str) and (observation or info["goal"])
-    assert env.step(action)[1] >= 0 and env.reset(seed=3)[0] == observation
+    assert env.step("8")[1] >= 0 and env.reset(seed=3)[0] == observation

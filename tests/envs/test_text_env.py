@@ -204,6 +204,7 @@ def test_names_fit_the_action_space() -> None:
     with pytest.raises(ConfigError, match=r"names 4 actions .* has 3 actions"):
         name_actions(few, {}, given=[*moves, "drop"])
     assert name_actions("test/Free-v0", {}).names == ()  # any text is an action
+    assert name_actions("test/Free-v0", {}, given=["left", "right"]).names == ("left", "right")
     with pytest.raises(ConfigError, match=r"does not name its actions: set world\.actions"):
         TextVectorEnv(Corridor, 1, None, lambda i, k: 0).reset()
     with pytest.raises(ConfigError, match="lists its admissible actions itself"):

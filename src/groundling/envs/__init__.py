@@ -7,10 +7,10 @@ from groundling.envs.bundled import ABOUT, LEVELS, register
 from groundling.envs.text_env import TextEnv
 
 if TYPE_CHECKING:
-    from groundling.envs import babyai_text, nethack, text_generation, textworld_express
+    from groundling.envs import babyai_text, engines, nethack, text_generation
     from groundling.envs.tools import ToolEnv
 
-_SUBPACKAGES = ("babyai_text", "nethack", "text_generation", "textworld_express")
+_SUBPACKAGES = ("babyai_text", "engines", "nethack", "text_generation")
 
 
 def try_one() -> str:
@@ -34,9 +34,9 @@ __all__ = [
     "TextEnv",
     "ToolEnv",
     "babyai_text",
+    "engines",
     "nethack",
     "register",
     "text_generation",
-    "textworld_express",
     "try_one",
 ]

@@ -6,12 +6,17 @@ import gymnasium
 from gymnasium.envs.registration import WrapperSpec
 
 _BABYAI, _NETHACK = "groundling.envs.babyai_text", "groundling.envs.nethack"
-_WRITING, _EXPRESS = "groundling.envs.text_generation", "groundling.envs.textworld_express"
+_WRITING, _ENGINES = "groundling.envs.text_generation", "groundling.envs.engines"
 ABOUT = {
     _BABYAI: "GLAM's text levels",
     _WRITING: "text generation for a pool's prompts, token by token",
     _NETHACK: "one of Motif's tasks in NetHack",
-    _EXPRESS: "a game of TextWorldExpress (extra worlds)",
+    f"{_ENGINES}.gem": "a game or question of GEM (extra gem)",
+    f"{_ENGINES}.reasoning_gym": "a question of Reasoning Gym (extra reasoning-gym)",
+    f"{_ENGINES}.scienceworld": "a task of ScienceWorld (extra scienceworld)",
+    f"{_ENGINES}.text_arena": "a game of TextArena for one player (extra textarena)",
+    f"{_ENGINES}.textworld:": "a generated game of TextWorld (extra textworld)",
+    f"{_ENGINES}.textworld_express": "a game of TextWorldExpress (extra worlds)",
 }  # descriptions for `groundling list envs` by module
 
 MIXED_TASKS = ("goto", "pickup", "open", "putnext", "pick up seq go to")
@@ -35,11 +40,18 @@ TASKS: dict[str, dict[str, Any]] = {
     "NetHackOracleSober-v1": {"goal": "oracle", "sober": True},
 }  # Motif's tasks with their arguments for `groundling.envs.nethack.make_goal`
 TEXT_GENERATION = "TextGeneration-v0"
-TEXTWORLD_EXPRESS = "TextWorldExpress-v0"
+ENGINES = {
+    "Gem-v0": "gem:Gem",
+    "ReasoningGym-v0": "reasoning_gym:ReasoningGym",
+    "ScienceWorld-v0": "scienceworld:ScienceWorld",
+    "TextArena-v0": "text_arena:TextArena",
+    "TextWorld-v0": "textworld:TextWorld",
+    "TextWorldExpress-v0": "textworld_express:TextWorldExpress",
+}  # Envs of other packages, with their modules in `groundling.envs.engines`
 
 
 def register() -> None:
-    """Register the envs with Gymnasium; neither nle nor TextWorldExpress needs to be installed."""
+    """Register the envs with Gymnasium; neither nle nor the engines need to be installed."""
     import minigrid  # noqa: F401  (registers its own envs first)
 
     for id, arguments in LEVELS.items():
@@ -48,4 +60,5 @@ def register() -> None:
     for id, arguments in TASKS.items():
         limit = WrapperSpec("AdoptTimeLimit", f"{_NETHACK}.tasks:AdoptTimeLimit", {})
         gymnasium.register(id, entry_point=f"{_NETHACK}:make_goal", kwargs=arguments, additional_wrappers=(limit,))
-    gymnasium.register(TEXTWORLD_EXPRESS, entry_point=f"{_EXPRESS}:TextWorldExpress")
+    for id, entry_point in ENGINES.items():
+        gymnasium.register(id, entry_point=f"{_ENGINES}.{entry_point}")

@@ -97,7 +97,8 @@ def name_actions(
             _warn_of_numbers(id, len(env.own_names))
         given = env.own_names
     # BabyAI's last action does nothing, so GLAM gives it several names or none.
-    if env.num_actions != len(given) and not (env.is_grid and env.num_actions == len(Actions)):
+    has_surplus = env.is_grid and env.num_actions == len(Actions)
+    if not (env.takes_any_text or has_surplus or env.num_actions == len(given)):
         actions = "free-text actions" if env.num_actions is None else f"{env.num_actions} actions"
         raise ConfigError(
             f"world.actions names {len(given)} actions ({', '.join(given)}), but env {id} has {actions}: set one name "

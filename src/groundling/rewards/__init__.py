@@ -16,6 +16,7 @@ from groundling.rewards.part import (
     TokenReward,
     parts,
 )
+from groundling.rewards.reasoning_gym import verify  # noqa: F401  (registers it)
 from groundling.rewards.registry import measures, rewards
 from groundling.rewards.reward_model_part import RewardModelPart
 from groundling.rewards.rubric import RubricReward

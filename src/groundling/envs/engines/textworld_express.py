@@ -1,16 +1,13 @@
 """TextWorldExpress (Jansen and Côté 2022, arXiv 2208.01174), an engine in Java, as a text env."""
 
-import functools
-import importlib.util
 import json
-import shutil
 import string
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import gymnasium
 
+from groundling.envs.engines.java import shared_java, start_java, stop_java
 from groundling.envs.text_episode import is_held_out
 from groundling.errors import ConfigError
 
@@ -42,8 +39,14 @@ class TextWorldExpress(gymnasium.Env[str, str]):
     ) -> None:
         if fold is not None and fold not in _FIRST:
             raise ConfigError(f"fold must be {', '.join(_FIRST)} or null, got {fold!r}")
-        self._own_gateway = _start_java() if game in _STATIC_GAMES else None
-        jvm = (self._own_gateway or _shared_gateway()).jvm
+        try:
+            from textworld_express.textworld_express import JAR_PATH
+        except ImportError as error:
+            raise ConfigError(
+                f"TextWorldExpress is not installed: pip install 'groundling[worlds]' ({error})"
+            ) from error
+        self._own_gateway = start_java("TextWorldExpress", JAR_PATH) if game in _STATIC_GAMES else None
+        jvm = (self._own_gateway or shared_java("TextWorldExpress", JAR_PATH)).jvm
         self._engine = jvm.textworldexpress.runtime.PythonInterface()
         options = ",".join(f"{name}={int(value)}" for name, value in (params or {}).items())
         games = list(self._engine.getGameNames())
@@ -57,8 +60,7 @@ class TextWorldExpress(gymnasium.Env[str, str]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         super().reset(seed=seed)
-        if seed is None:
-            seed = int(self.np_random.integers(2**31))
+        seed = int(self.np_random.integers(2**31)) if seed is None else seed
         fold = self._fold or ("test" if is_held_out(seed) else "train")
         number = seed % _GAMES_OF_A_FOLD
         self._steps, self._score = 0, 0.0
@@ -67,7 +69,7 @@ class TextWorldExpress(gymnasium.Env[str, str]):
 
     def close(self) -> None:
         if self._own_gateway is not None:
-            self._own_gateway.shutdown()
+            stop_java(self._own_gateway)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         state = json.loads(self._engine.stepJSON(action))
@@ -91,24 +93,3 @@ class TextWorldExpress(gymnasium.Env[str, str]):
             "score": state["score"],
         }
         return text, info
-
-
-def _start_java() -> Any:
-    """Start a JVM running the engine; it exits no later than this process."""
-    if importlib.util.find_spec("textworld_express") is None:
-        raise ConfigError("TextWorldExpress is not installed: pip install 'groundling[worlds]'")
-    if shutil.which("java") is None:
-        raise ConfigError("TextWorldExpress needs Java 8 or newer, but there is no `java` on the PATH: install a JRE")
-    from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
-    from textworld_express.textworld_express import JAR_PATH
-
-    port = launch_gateway(
-        classpath=JAR_PATH,
-        die_on_exit=True,
-        cwd=str(Path(JAR_PATH).parent),  # holds the engine's data files
-        create_new_process_group=True,  # Ctrl-C is for the run, which then saves a checkpoint
-    )
-    return JavaGateway(gateway_parameters=GatewayParameters(auto_field=True, port=port))
-
-
-_shared_gateway = functools.cache(_start_java)

@@ -1,0 +1,66 @@
+"""Reasoning Gym (Stojanovski et al. 2025, arXiv 2505.24760): generated questions whose answers a program verifies."""
+
+import functools
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+
+from groundling.envs.text_episode import is_held_out
+from groundling.errors import ConfigError, unknown
+
+FIRST = {"train": 0, "val": 2**29, "test": 2**30}
+"""Seed of each split's first question; question i of a dataset has the seed ``seed + i``."""
+
+
+def questions(dataset: str, split: str, size: int, params: Mapping[str, Any] | None = None) -> Any:
+    """Return the questions of a split, a sequence of mappings with ``question``, ``answer`` and ``metadata``.
+
+    Raises:
+        ConfigError: The package is missing, or there is no such dataset.
+    """
+    return _create(dataset, split, size, json.dumps(dict(params or {}), sort_keys=True))
+
+
+@functools.cache
+def _create(dataset: str, split: str, size: int, params: str) -> Any:
+    try:
+        import reasoning_gym
+    except ImportError as error:
+        advice = "pip install 'groundling[reasoning-gym]'"
+        raise ConfigError(f"Reasoning Gym is not installed: {advice} ({error})") from error
+    if dataset not in reasoning_gym.factory.DATASETS:
+        raise ConfigError(unknown("dataset of Reasoning Gym", dataset, reasoning_gym.factory.DATASETS))
+    return reasoning_gym.create_dataset(dataset, seed=FIRST[split], size=size, **json.loads(params))
+
+
+class ReasoningGym(gymnasium.Env[str, str]):
+    """A question as an episode of one turn; any text is an answer. The reward is the verifier's score of the answer,
+    between 0 and 1, and 1 is success. Held-out episodes have other questions than training episodes.
+
+    Args:
+        dataset: Name of a dataset, such as ``letter_counting``.
+        params: Arguments of the dataset, such as ``{max_words: 5}``; defaults are the dataset's.
+        size: Number of questions of each split.
+    """
+
+    observation_space = action_space = gymnasium.spaces.Text(100_000)
+
+    def __init__(
+        self, dataset: str = "letter_counting", params: Mapping[str, Any] | None = None, size: int = 10_000
+    ) -> None:
+        self._name = dataset
+        self._create = functools.partial(questions, dataset, size=size, params=params)
+        self._questions = self._create("train")
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        super().reset(seed=seed)
+        seed = int(self.np_random.integers(2**31)) if seed is None else seed
+        self._questions = self._create("test" if is_held_out(seed) else "train")
+        self._entry = self._questions[seed % len(self._questions)]
+        return self._entry["question"], {"task": self._name}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        score = float(self._questions.score_answer(action, self._entry))
+        return "", score, True, False, {"task": self._name, "success": score == 1}

@@ -1,0 +1,98 @@
+"""ScienceWorld (Wang et al. 2022, arXiv 2203.07540), an engine in Java, as a text env."""
+
+from typing import Any
+
+import gymnasium
+
+from groundling.envs.engines.java import start_java, stop_java
+from groundling.envs.text_episode import is_held_out
+from groundling.errors import ConfigError, unknown
+
+_SAME_ORDER = ("-XX:+UnlockExperimentalVMOptions", "-XX:hashCode=2")
+"""Options for equal hash codes of all objects. By default they are random, and so is the order of things in a room."""
+
+
+class ScienceWorld(gymnasium.Env[str, str]):
+    """One of the engine's 30 tasks, such as find-plant or melt. Each of a task's variations is a game.
+
+    An observation consists of the result of the last action, the room and the inventory. ``info["actions"]`` lists the
+    valid actions, often several hundred, in alphabetical order. The reward is the increase in the task's score, which
+    is between 0 and 1; a failed task has score 0. An episode is truncated after ``max_steps``.
+
+    Args:
+        task: Name of the task.
+        simplifications: Names separated by commas, such as ``teleportAction,openDoors``; ``easy`` for all of them.
+        max_steps: Maximum number of steps in an episode.
+        fold: The engine's variations for ``train``, ``dev`` or ``test``. If None, held-out episodes use test, and
+            other episodes use train.
+
+    Raises:
+        ConfigError: The package or Java is missing, or the task, a simplification or the fold does not exist.
+    """
+
+    observation_space = action_space = gymnasium.spaces.Text(100_000)
+
+    def __init__(
+        self, task: str = "find-plant", simplifications: str = "easy", max_steps: int = 100, fold: str | None = None
+    ) -> None:
+        try:
+            from scienceworld.constants import ID2TASK, JAR_PATH
+        except ImportError as error:
+            raise ConfigError(
+                f"ScienceWorld is not installed: pip install 'groundling[scienceworld]' ({error})"
+            ) from error
+        if task not in (tasks := sorted(ID2TASK.values())):
+            raise ConfigError(unknown("task of ScienceWorld", task, tasks))
+        self._java = start_java("ScienceWorld", JAR_PATH, *_SAME_ORDER)  # a JVM's engines share their objects' names
+        self._engine = self._java.jvm.scienceworld.runtime.pythonapi.PythonInterface()
+        allowed = ["easy", *self._engine.getPossibleSimplifications().split(", ")]
+        for name in filter(None, simplifications.split(",")):
+            if name not in allowed:
+                raise ConfigError(unknown("simplification of ScienceWorld", name, allowed))
+        self._task, self._simplifications, self.max_steps = task, simplifications, max_steps
+        self._engine.load(task, 0, simplifications, False)
+        folds = {
+            "train": list(self._engine.getVariationsTrain()),
+            "dev": list(self._engine.getVariationsDev()),
+            "test": list(self._engine.getVariationsTest()),
+        }
+        if fold is not None and fold not in folds:
+            raise ConfigError(f"fold must be {', '.join(folds)} or null, got {fold!r}")
+        self._variations = [folds[fold or split] for split in ("train", "test")]
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        super().reset(seed=seed)
+        seed = int(self.np_random.integers(2**31)) if seed is None else seed
+        variations = self._variations[is_held_out(seed)]
+        self._variation = variations[seed % len(variations)]
+        self._engine.load(self._task, self._variation, self._simplifications, False)
+        self._engine.reset()
+        self._steps, self._score = 0, 0.0
+        return self._observe(self._engine.step("look around"))
+
+    def close(self) -> None:
+        stop_java(self._java)
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        result = self._engine.step(action)
+        self._steps += 1
+        score = self._engine.getScore()
+        gained, self._score = max(score, 0.0) - self._score, max(score, 0.0)
+        terminated = bool(self._engine.getCompleted()) or score < 0
+        observation, info = self._observe(result)
+        info["success"] = score >= 1
+        return observation, gained, terminated, not terminated and self._steps >= self.max_steps, info
+
+    def _observe(self, result: str) -> tuple[str, dict[str, Any]]:
+        parts = [self._engine.freeActionLook(), self._engine.freeActionInventory()]
+        if result.strip() not in [part.strip() for part in parts]:
+            parts.insert(0, result)
+        goal = self._engine.freeActionTaskDesc().removeprefix("Task Description:")
+        lines = [line.strip() for part in parts for line in part.splitlines() if line.strip()]
+        return "\n".join(lines), {
+            "goal": " ".join(goal.split()),
+            "descriptions": lines,
+            "actions": sorted(self._engine.getValidActionObjectCombinations()),
+            "task": self._task,
+            "variation": self._variation,
+        }

@@ -1,0 +1,20 @@
+"""The verifiers of Reasoning Gym as a reward."""
+
+from typing import Any
+
+from groundling.envs.engines.reasoning_gym import questions
+from groundling.errors import RunError
+from groundling.rewards.registry import rewards
+
+
+@rewards.register("reasoning_gym")
+def verify(generations: list[str], meta: list[dict[str, Any]]) -> list[float]:
+    """Score of an answer to a question of the pool `reasoning_gym`, between 0 and 1."""
+    if not all("entry" in row for row in meta):
+        raise RunError(
+            "the reward reasoning_gym scores answers to the pool reasoning_gym: set world.pool=reasoning_gym"
+        )
+    return [
+        float(questions(row["dataset"], "train", 1, row["params"]).score_answer(text.strip(), row["entry"]))
+        for text, row in zip(generations, meta, strict=True)
+    ]
