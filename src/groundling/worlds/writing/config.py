@@ -230,10 +230,7 @@ def samples_of(config: WritingConfig, split: Split) -> Sequence[Sample]:
 
 
 def check_prompts(
-    config: WritingConfig,
-    encode: Callable[[Sequence[Sample]], object],
-    training: Sequence[Sample],
-    validated: bool,
+    config: WritingConfig, encode: Callable[[Sequence[Sample]], object], training: Sequence[Sample], validated: bool
 ) -> None:
     """Raise `GroundlingError` if a prompt is empty, and warn if a held-out split contains training prompts. Only splits
     that are cheap to read are checked: val if training evaluates it (``validated``), and all splits of pools that are
