@@ -80,13 +80,11 @@ def _own_reward(folder: Path, name: str, bad: str = "scores", good_calls: int = 
 
 
 def test_an_empty_prompt_is_refused(train: Train, tmp_path: Path) -> None:
-    prompts, once = ["go left"] * 19, "world.replacement=false"
-    error = _line(train(*_pool(tmp_path / "rows.jsonl", [*prompts, ""]), once))
-    assert "train_19 has an empty prompt" in error
-    done = [row["update"] for row in read_metrics(tmp_path / "run")]
-    assert train(*_pool(tmp_path / "rows.jsonl", [*prompts, "go right"]), once) == (0, "")
-    rows = [row["update"] for row in read_metrics(tmp_path / "run")]
-    assert rows == list(range(1, len(rows) + 1)) and len(rows) > len(done) > 0
+    prompts = ["go left"] * 4000  # of which a run reads only a few
+    error = _line(train(*_pool(tmp_path / "rows.jsonl", [*prompts, ""])))
+    assert "train_4000 has an empty prompt" in error and read_metrics(tmp_path / "run") == []
+    assert train(*_pool(tmp_path / "rows.jsonl", [*prompts[:-1], " ", "go right"])) == (0, "")  # a space is a token
+    assert read_metrics(tmp_path / "run")
 
 
 @pytest.mark.parametrize("family", ["gpt2", *thorough("bart")])

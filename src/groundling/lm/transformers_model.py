@@ -61,6 +61,13 @@ class TransformersModel(ModelTokens, nn.Module):
                 "add_special_tokens=false does nothing: this model's tokenizer adds no special tokens; leave it at "
                 "true (in a run, model.add_special_tokens=true)"
             )
+        embeddings: Any = model.get_input_embeddings()
+        size = embeddings.weight.shape[0]
+        if tokenizer.vocab_size > size:  # added tokens may never occur
+            raise GroundlingError(
+                f"the tokenizer has {tokenizer.vocab_size:,} tokens, but the model only reads {size:,}: use the model's "
+                f"own tokenizer, or call model.resize_token_embeddings({tokenizer.vocab_size}) and train the new ones"
+            )
         switch_dropout_off(model)
         fuse_activations(model)
         speed_up_linear_layers(model)
@@ -78,11 +85,10 @@ class TransformersModel(ModelTokens, nn.Module):
             model.generation_config.decoder_start_token_id if model.generation_config else None,
             beginning,
         )
-        embeddings: Any = model.get_input_embeddings()
         ModelTokens.__init__(
             self,
             tokenizer,
-            embeddings.weight.shape[0],
+            size,
             beginning,
             _max_positions(model.config.get_text_config()),
             bool(model.config.is_encoder_decoder),

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from groundling.envs.text_generation import Sample, pools
 from groundling.errors import ConfigError, GroundlingError
-from groundling.worlds.writing.config import WritingConfig, samples_of, warn_about_shared_prompts
+from groundling.worlds.writing.config import WritingConfig, check_prompts, samples_of
 
 ROWS = [{"question": f"q{n}", "answer": f"a{n}", "key": f"k{n}", "topic": "x"} for n in range(10)]
 
@@ -98,21 +98,32 @@ def test_rows_of_one_prompt_go_to_one_split(id: str, tmp_path: Path) -> None:
     assert sorted(r for split in splits for s in split for r in s.references) == sorted(r["answer"] for r in rows)
 
 
-def test_shared_prompts_of_given_splits_give_a_warning(tmp_path: Path) -> None:
+def refuse(blank: list[Sample]) -> None:
+    raise GroundlingError(f"{blank[0].id} is blank")
+
+
+def test_shared_and_blank_prompts_of_given_splits_are_found(tmp_path: Path) -> None:
     path = {
         split: str(_write(tmp_path, "jsonl", [{"prompt": prompt} for prompt in prompts], split))
         for split, prompts in (("train", "abca"), ("val", "ad"), ("test", "de"))
     }
     config = WritingConfig(pool="jsonl", args={"path": path})
     with pytest.warns(UserWarning) as told:
-        warn_about_shared_prompts(config, samples_of(config, "train"), validated=False)
+        check_prompts(config, refuse, samples_of(config, "train"), validated=False)
     assert [str(one.message).partition(",")[0] for one in told] == [
         "pool 'jsonl': 1 of 2 val prompts are also training prompts"
     ]
+    one = WritingConfig(pool="jsonl", args={"path": path | {"test": path["val"]}})
+    with pytest.warns(UserWarning, match="1 of 2 val and test prompts") as told:
+        check_prompts(one, refuse, samples_of(one, "train"), validated=False)
+    assert len(told) == 1
+    path["test"] = str(_write(tmp_path, "jsonl", [{"prompt": "e"}, {"prompt": " "}], "blank"))
+    with pytest.raises(GroundlingError, match="test_1 is blank"):
+        check_prompts(config, refuse, samples_of(config, "train"), validated=False)
     same = WritingConfig(pool="listed", args={"samples": [{"prompt": "a"}]})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        warn_about_shared_prompts(same, samples_of(same, "train"), validated=True)
+        check_prompts(same, refuse, samples_of(same, "train"), validated=True)
 
 
 def test_pools_without_files_read_only_measured_splits() -> None:
@@ -126,10 +137,10 @@ def test_pools_without_files_read_only_measured_splits() -> None:
 
     pools.register("test/of_the_hub")(lambda: OfTheHub())  # type: ignore[arg-type,return-value]
     config = WritingConfig(pool="test/of_the_hub")
-    warn_about_shared_prompts(config, samples_of(config, "train"), validated=False)
+    check_prompts(config, refuse, samples_of(config, "train"), validated=False)
     assert asked == ["train"]
     with pytest.warns(UserWarning, match="1 of 1 val prompts are also training prompts"):
-        warn_about_shared_prompts(config, samples_of(config, "train"), validated=True)
+        check_prompts(config, refuse, samples_of(config, "train"), validated=True)
     assert asked == ["train", "train", "val"]
 
 

@@ -3,17 +3,21 @@
 import importlib
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from groundling.cli.command import duration
 from groundling.errors import ConfigError, GroundlingError, RunError
-from groundling.judges import Annotation, MessagePairs, Preference, Question, Reply, Request, open_pairs
+from groundling.judges import Annotation, Judge, MessagePairs, Preference, Question, Reply, Request, open_pairs
+from groundling.judges.asking.judge import judges
 from tests.judges.asking.annotating import QUESTION, ROWS, LongerJudge, annotate, command, dataset, longer
 from tests.judges.asking.chat_server import ChatServer, serving
 
 GOLD = Question("gold", world="nethack")
+judges.register("test-function")(lambda first, second: len(first) > len(second))
+judges.register("test-number")(lambda: 1)
 
 
 def test_each_distinct_unordered_pair_is_asked_once(tmp_path: Path) -> None:
@@ -164,6 +168,27 @@ def test_answers_before_an_error_are_kept(tmp_path: Path) -> None:
     labels = pairs.preferences("mine")
     assert 0 < (labels == 3).sum() < 6
     assert all(label in (3, truth) for label, truth in zip(labels, longer(ROWS), strict=True))
+
+
+@pytest.mark.parametrize("given", [None, 1, Reply])
+@pytest.mark.parametrize("method", ["answer", "ask"])
+def test_a_judge_that_answers_with_anything_but_text_is_named(method: str, given: Any, tmp_path: Path) -> None:
+    class Wrong(LongerJudge):
+        pass
+
+    def ask(judge: Judge, requests: Any, on_reply: Any) -> None:
+        for request in requests:
+            on_reply(request, given)
+
+    setattr(Wrong, method, ask if method == "ask" else lambda judge, request: given)
+    with pytest.raises(RunError, match="a judge's answer must be a string or a Reply with a string, got"):
+        annotate(dataset(tmp_path / "pairs"), Wrong())
+
+
+@pytest.mark.parametrize(("id", "reason"), [("function", "needs first, second"), ("number", "is 1")])
+def test_a_function_that_creates_no_judge_is_refused(id: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=f"judge 'test-{id}' {reason}; a judge is a subclass of .*Judge with answer"):
+        judges.create(f"test-{id}")
 
 
 def test_a_run_that_stops_before_any_answer_leaves_the_name_free(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from groundling.errors import foreign
+from groundling.errors import ConfigError, RunError, foreign
 from groundling.io.documents import DocumentError, parse_json
 from groundling.judges.asking import quoting as fence
 from groundling.judges.asking.questions import WORDS, AnswerFormat, Message, Question
@@ -140,6 +140,10 @@ class Reply:
     completion_tokens: int = 0
     failure: str | None = None
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.text, str):
+            raise RunError(f"a judge's answer must be a string or a Reply with a string, got {self.text!r:.80}")
+
 
 OnReply = Callable[[Request, Reply], Request | None]  # receives a reply; returns the next request to make, or None
 
@@ -192,7 +196,7 @@ class Judge:
             while present is not None:
                 with foreign(f"the judge {type(self).__name__}, asked question {present.number},"):
                     reply = self.answer(present)
-                present = on_reply(present, Reply(reply) if isinstance(reply, str) else reply)
+                present = on_reply(present, reply if isinstance(reply, Reply) else Reply(reply))
 
     def cost(self, prompt_tokens: float, completion_tokens: float) -> float | None:
         """Return the price of this many tokens in the user's currency; None if unknown."""
@@ -207,7 +211,23 @@ class FigureJudge(ABC):
         """Return `Preference` codes, int8 ``(N,)``; raise `ConfigError` if the dataset lacks the required values."""
 
 
-judges: Registry[Judge | FigureJudge] = Registry("judge")
+class _Judges(Registry[Judge | FigureJudge]):
+    def create(self, id: str, *args: Any, **kwargs: Any) -> Judge | FigureJudge:
+        made = super().create(id, *args, **kwargs)
+        if not isinstance(made, Judge | FigureJudge):
+            raise ConfigError(f"judge {id!r} is {made!r:.80}{self._hint(id)}")
+        return made
+
+    def _hint(self, id: str) -> str:
+        factory = self.get(id)
+        if isinstance(factory, type) and issubclass(factory, Judge | FigureJudge):
+            return ""
+        return (
+            "; a judge is a subclass of groundling.judges.Judge with answer(request), or a function that creates one"
+        )
+
+
+judges: Registry[Judge | FigureJudge] = _Judges("judge")
 
 
 @dataclass(frozen=True)
@@ -242,6 +262,7 @@ def ask(judge: Judge, question: Question, pairs: Iterable[Comparison], on_outcom
 
     def on_reply(request: Request, reply: Reply) -> Request | None:
         number, verdict = request.number, None
+        reply = reply if isinstance(reply, Reply) else Reply(reply)  # a judge's own `ask` may pass anything
         replies[number].append(reply)
         if reply.failure is None:
             verdict = parse(reply.text, judge.answer_format, reply.complete, question.noun, question.words)

@@ -46,7 +46,10 @@ def load_tokenizer(source: Source) -> PreTrainedTokenizerBase:
     check_model_files(folder)
     if folder.is_dir() and not any(folder.glob("*token*")) and not any(folder.glob("*.model")):
         # Transformers would create an empty tokenizer from the model's type.
-        raise GroundlingError(f"{folder} contains no tokenizer: save the model's tokenizer in the same folder")
+        raise GroundlingError(
+            f"{folder} contains no tokenizer: save the model's tokenizer in the same folder, or pass it "
+            "(model.tokenizer=FOLDER; in Python, tokenizer=… to train or processing_class=… to finetune)"
+        )
     try:
         with quietly():
             return AutoTokenizer.from_pretrained(source.path, **source.options)

@@ -1,7 +1,7 @@
 """Settings for generating texts for a pool's prompts, and functions that read and encode the prompts."""
 
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -229,24 +229,36 @@ def samples_of(config: WritingConfig, split: Split) -> Sequence[Sample]:
     return samples
 
 
-def warn_about_shared_prompts(config: WritingConfig, training: Sequence[Sample], validated: bool) -> None:
-    """Warn if a held-out split contains training prompts. Only splits that are cheap to read are checked: val if
-    training evaluates it anyway (``validated``), and all splits of pools that are files.
+def check_prompts(
+    config: WritingConfig, encode: Callable[[Sequence[Sample]], object], training: Sequence[Sample], validated: bool
+) -> None:
+    """Raise `GroundlingError` if a prompt is empty, and warn if a held-out split contains training prompts. Only splits
+    that are cheap to read are checked: val if training evaluates it (``validated``), and all splits of pools that are
+    files.
     """
     pool = pools.create(config.pool, **config.args)
     splits: list[Split] = ["val", "test"] if isinstance(pool, FilePool) else ["val"] if validated else []
     trained = set(map(_question, training)) if splits else set()
+    blank = [sample for sample in training if not sample.prompt.strip()]
+    shared: dict[tuple[object, ...], list[str]] = {}  # lists of prompts, and the splits that have them
     for split in splits if getattr(pool, "has_splits", True) else ():
         try:
-            held_out = [_question(sample) for sample in samples_of(config, split)]
+            held_out = list(samples_of(config, split))
         except GroundlingError:  # raised again when the split is used
             continue
-        if shared := [asked for asked in held_out if asked in trained]:
-            warnings.warn(
-                f"pool {config.pool!r}: {len(shared)} of {len(held_out)} {split} prompts are also training prompts, "
-                f"such as {shared[0][-1]!r:.80}: metrics of {split} include prompts that were trained on",
-                stacklevel=2,
-            )
+        blank += [sample for sample in held_out if not sample.prompt.strip()]
+        asked = tuple(map(_question, held_out))
+        if not trained.isdisjoint(asked):
+            shared.setdefault(asked, []).append(split)
+    if blank:
+        encode(blank)  # spaces may be a prompt, depending on the tokenizer
+    for asked, names in shared.items():
+        both, split = [one for one in asked if one in trained], " and ".join(names)
+        warnings.warn(
+            f"pool {config.pool!r}: {len(both)} of {len(asked)} {split} prompts are also training prompts, such as "
+            f"{both[0][-1]!r:.80}: metrics of {split} include prompts that were trained on",
+            stacklevel=2,
+        )
 
 
 def _question(sample: Sample) -> tuple[object, ...]:

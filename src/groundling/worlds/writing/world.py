@@ -27,9 +27,9 @@ from groundling.worlds.writing.collect import WrittenTexts, as_writer, check_len
 from groundling.worlds.writing.config import (
     WritingConfig,
     WritingEvaluation,
+    check_prompts,
     make_prompt_encoder,
     samples_of,
-    warn_about_shared_prompts,
 )
 from groundling.worlds.writing.measures import TextMeasures, make_measured_reward, write, write_rows, write_texts
 from groundling.worlds.writing.preferences import OFFLINE, held_out
@@ -133,10 +133,11 @@ class WritingWorld(World):
         listeners: Sequence[ValidationListener],
     ) -> list[Log]:
         every = self.evaluation.every
-        warn_about_shared_prompts(self.config, self._training_samples, every is not None)
+        writer, predictions = as_writer(policy), run_dir / "predictions"
+        encode = make_prompt_encoder(self.config, writer)
+        check_prompts(self.config, encode, self._training_samples, every is not None)
         if every is None:
             return []
-        writer, predictions = as_writer(policy), run_dir / "predictions"
         measures = TextMeasures.of_split(self, writer, "val")
         for path in predictions.glob("val-[0-9]*.jsonl"):
             if int(path.stem.partition("-")[2]) > (update or BEFORE_ALL):  # the rows of these updates are dropped
@@ -145,7 +146,6 @@ class WritingWorld(World):
         samples = measures.samples[: self.evaluation.episodes]
         compare: Callable[[], dict[str, float]] = dict
         if isinstance(algorithm, PreferenceLearning):
-            encode = make_prompt_encoder(self.config, writer)
             examples = held_out(samples, algorithm, writer, encode, self.config.num_tokens)
             compare = partial(algorithm.measure, policy, examples)
 
