@@ -126,11 +126,9 @@ def test_only_what_can_be_imported_reaches_workers() -> None:
         ("actions", {"right": 1, "left": 0}, ("left", "right")),
         ("Actions", Move, ("go left", "go right")),
         ("get_action_meanings", lambda self: ["LEFT", "RIGHT"], ("LEFT", "RIGHT")),
-        ("action_names", ["left"], None),
-        ("action_names", ["left", "left"], None),
         ("actions", [0, 1], None),
         ("ACTIONS", {1: "left", 2: "right"}, None),
-        ("action_names", property(lambda self: 1 / 0), None),
+        ("Actions", property(lambda self: 1 / 0), None),
     ],
 )
 def test_actions_are_named_by_an_attribute_or_a_number(
@@ -142,6 +140,19 @@ def test_actions_are_named_by_an_attribute_or_a_number(
             assert name_actions(id, {}).names == ("action 0", "action 1")
         return
     assert name_actions(id, {}).names == names
+    assert name_actions(id, {}, given=["a", "b"]).names == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    "value", [["left"], ["left", "left"], ["left", ""], "ab", [0, 1], {1: "left"}, property(lambda self: 1 / 0)]
+)
+def test_an_invalid_attribute_action_names_is_an_error(value: Any, request: pytest.FixtureRequest) -> None:
+    name = f"Misnamed{request.node.callspec.indices['value']}"
+    id = register_env(type(name, (Plain,), {"action_names": value, "actions": ["left", "right"]}))
+    with pytest.raises(
+        ConfigError, match=r"attribute action_names is .*, expected a list of 2 different strings, none"
+    ):
+        name_actions(id, {})
     assert name_actions(id, {}, given=["a", "b"]).names == ("a", "b")
 
 

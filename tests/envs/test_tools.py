@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import gymnasium
 import pytest
 
 from groundling.envs import ToolEnv
@@ -55,6 +56,44 @@ def test_a_text_without_a_call_is_the_final_answer_and_turns_are_limited() -> No
     assert task == "" and info["goal"].startswith("What is") and info["metrics"]["tool_calls"] == 0
     env.step(_CALL)
     assert env.step(_CALL)[1:4] == (0.0, False, True)
+
+
+class Archive:
+    """Tools whose results cannot be shown as they are."""
+
+    reward = 0.0
+
+    def reset(self) -> None: ...
+
+    def long(self) -> str:
+        """Read everything."""
+        return "x" * 2_000_000
+
+    def broken(self) -> str:
+        """Read bytes."""
+        return "a\ud83db"
+
+    def circular(self) -> Any:
+        """Read a list of itself."""
+        found: list[Any] = []
+        found.append(found)
+        return found
+
+
+@pytest.mark.parametrize(
+    ("tools", "end"),
+    [
+        (["long"], "xx… (cut off: 100,000 of 2,000,000 characters)"),
+        (["long", "long"], "xx… (cut off: 50,000 of 2,000,000 characters)"),
+        (["broken"], "a?b"),
+        (["circular"], "Error: ValueError: Circular reference detected"),
+    ],
+)
+def test_a_result_that_cannot_be_read_costs_only_the_turn(tools: list[str], end: str) -> None:
+    observation, *_, info = _env(Archive).step(
+        "".join(f'<tool_call>{{"name": "{tool}"}}</tool_call>' for tool in tools)
+    )
+    assert read_text_step(observation, info, "").descriptions[-1].endswith(end)
 
 
 class Shop:
@@ -125,6 +164,7 @@ class _BadTask(Shop):
 @pytest.mark.parametrize(
     ("made", "message"),
     [
+        (Archive(), r"ToolEnv needs what creates its object, as in ToolEnv\(Archive\), got an object of Archive"),
         (_NoHints, r"_NoHints\.buy cannot be described to a model .* \"name: description\" under \"Args:\""),
         (_Slow, r"_Slow\.sell is asynchronous: define it with def"),
         (_NoTools, "no public method that could be a tool"),
@@ -137,6 +177,13 @@ def test_unsuitable_classes_are_refused_in_one_line(made: Any, message: str) -> 
     with pytest.raises(ConfigError, match=message) as refused:
         _env(made)
     assert "\n" not in str(refused.value)
+
+
+def test_step_needs_a_reset_and_a_string() -> None:
+    with pytest.raises(gymnasium.error.ResetNeeded, match="call reset before step, to start an episode of Shop"):
+        ToolEnv(Shop).step("")
+    with pytest.raises(ConfigError, match=r"an action must be a string .* got None"):
+        _env(Shop).step(None)  # type: ignore[arg-type]
 
 
 def test_a_tool_that_never_returns_ends_its_episode() -> None:

@@ -93,6 +93,8 @@ def name_actions(
     if given is None:
         if env.takes_any_text or env.own_names is None:
             return ActionNames(() if env.takes_any_text else None, env.num_actions)
+        if env.invalid_names is not None:
+            raise ConfigError(f"env {id} cannot name its actions: {env.invalid_names}")
         if env.names_from is None:
             _warn_of_numbers(id, len(env.own_names))
         given = env.own_names
@@ -126,6 +128,7 @@ class EnvTraits:
     takes_any_text: bool  # it accepts any text as an action, and lists no actions
     own_names: tuple[str, ...] | None = None  # names of its actions; None if it lists them at each step, or is a grid
     names_from: str | None = None  # the attribute with these names; None if they are numbers
+    invalid_names: str | None = None  # why its attribute action_names cannot be used, if it has one
 
 
 def inspect_env(id: str, args: Mapping[str, Any], language: str = "english") -> EnvTraits:
@@ -157,8 +160,8 @@ def _inspect(id: str, args: str, language: str, entry_point: Any) -> EnvTraits:
         with suppress(Exception, SystemExit):  # reported when the env is played
             lists_actions = read_text_step(*env.reset(seed=0)).actions is not None
         takes_text = isinstance(space, gymnasium.spaces.Text) and not lists_actions
-        names, attribute = (None, None) if lists_actions or count is None else _own_names(env, count)
-        return EnvTraits(False, count, symbols, takes_text, names, attribute)
+        named = () if lists_actions or count is None else _own_names(env, count)
+        return EnvTraits(False, count, symbols, takes_text, *named)
     finally:
         with foreign(f"env {id}, while being closed,"):
             env.close()
@@ -168,16 +171,25 @@ _NAMING = ("action_names", "ACTION_NAMES", "actions", "ACTIONS", "Actions", "get
 """Attributes of envs that may name the actions: lists, mappings, enumerations, or a method that returns a list."""
 
 
-def _own_names(env: gymnasium.Env[Any, Any], count: int) -> tuple[tuple[str, ...], str | None]:
-    """Return the names in an attribute of an env or of one that it wraps, and the attribute, or else numbers."""
+def _own_names(env: gymnasium.Env[Any, Any], count: int) -> tuple[tuple[str, ...], str | None, str | None]:
+    """Return the names in an attribute of an env or of one that it wraps, and the attribute; else numbers, and what is
+    wrong with ``action_names``. The other attributes may mean something else.
+    """
+    numbers = tuple(f"action {number}" for number in range(count))
     for layer in _layers(env):
         for attribute in _NAMING:
-            with suppress(Exception):  # of properties and methods
-                value: Any = getattr(layer, attribute, None)
+            value: Any = None
+            try:
+                value = getattr(layer, attribute, None)
                 names = _as_names(value() if attribute.startswith("get_") else value, count)
                 if len(names) == len(set(names)) == count:
-                    return names, attribute
-    return tuple(f"action {number}" for number in range(count)), None
+                    return names, attribute, None
+            except Exception as error:  # of properties and methods
+                value = error
+            if attribute.lower() == "action_names" and value is not None:
+                expected = f"expected a list of {count} different strings, none of them empty"
+                return numbers, None, f"its attribute {attribute} is {value!r:.80}, {expected}"
+    return numbers, None, None
 
 
 def _layers(env: Any) -> Iterator[Any]:

@@ -12,6 +12,7 @@ from groundling.errors import ConfigError
 from groundling.registry import check_arguments, missing_arguments
 
 _LONGEST = 1_000_000  # Maximum number of characters in observations and actions
+_RESULTS = 100_000  # Maximum number of characters in a turn's results; the rest of each is cut off
 _TAGGED = re.compile(r"<tool_call>(.*?)(?:</tool_call>|$)", re.DOTALL)
 
 
@@ -33,8 +34,9 @@ class ToolEnv(gymnasium.Env[str, str]):
 
     An action is a text with calls, ``<tool_call>{"name": …, "arguments": {…}}</tool_call>`` or only the JSON, whose
     results are the next observation. A text without a call is the final answer. A call that cannot be read, and a tool
-    that raises, give an error as observation. The metrics ``tool_calls`` and ``invalid_tool_calls`` count an episode's
-    calls. To end a tool that never returns, step the envs in workers (``world.num_workers``).
+    that raises, give an error as observation; long results are cut off. The metrics ``tool_calls`` and
+    ``invalid_tool_calls`` count an episode's calls. To end a tool that never returns, step the envs in workers
+    (``world.num_workers``).
 
     Args:
         make: Creates the object: its class, or a function without arguments.
@@ -46,7 +48,11 @@ class ToolEnv(gymnasium.Env[str, str]):
 
     def __init__(self, make: Callable[[], Any], max_turns: int = 8) -> None:
         self.observation_space = self.action_space = gymnasium.spaces.Text(_LONGEST, min_length=0)
+        if not callable(make):
+            name = type(make).__name__
+            raise ConfigError(f"ToolEnv needs what creates its object, as in ToolEnv({name}), got an object of {name}")
         self.environment, self._max_turns = make(), max_turns
+        self._turns: int | None = None  # Number in this episode, once reset was called
         self._name = type(self.environment).__name__
         self._tools = dict(self._find_tools())
         if not self._tools or not hasattr(self.environment, "reset"):
@@ -68,9 +74,14 @@ class ToolEnv(gymnasium.Env[str, str]):
         return "", {"goal": task or "", **self._info([])}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        if self._turns is None:
+            raise gymnasium.error.ResetNeeded(f"call reset before step, to start an episode of {self._name}")
+        if not isinstance(action, str):
+            raise ConfigError(f"an action must be a string with calls or the final answer, got {action!r:.80}")
         self._turns += 1
         texts = _find_calls(action)
         results = [result for text in texts for result in self._results(text)]
+        results = [_readable(result, _RESULTS // len(results)) for result in results]
         ended = not texts or bool(getattr(self.environment, "done", False))
         cut = not ended and self._turns >= self._max_turns
         reward = (
@@ -110,9 +121,9 @@ class ToolEnv(gymnasium.Env[str, str]):
         self._calls += 1
         try:
             result = tool(**arguments)
+            return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)
         except (Exception, SystemExit) as error:  # for the model to read; training goes on
             return f"Error: {type(error).__name__}: {error}"
-        return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)
 
     def _reward(self, answer: str) -> float:
         """Return the reward of the whole episode from its method, or the change of its number."""
@@ -148,6 +159,12 @@ def _schema_of(where: str, tool: Callable[..., Any]) -> dict[str, Any]:
     return schema
 
 
+def _readable(result: str, most: int) -> str:
+    """Replace what UTF-8 cannot encode, and cut off what exceeds ``most`` characters."""
+    shown = result[:most].encode("utf-8", "replace").decode()
+    return shown if len(result) <= most else f"{shown}… (cut off: {most:,} of {len(result):,} characters)"
+
+
 def _find_calls(text: str) -> list[str]:
     """Return the JSON of each call in a text, between tags or all of it; [] for a final answer."""
     return _TAGGED.findall(text) or ([text] if text.lstrip().startswith(("{", "[{")) else [])
@@ -156,7 +173,7 @@ def _find_calls(text: str) -> list[str]:
 def _parse(text: str) -> list[Any]:
     try:
         call = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidCall(f"the call is not JSON ({error}): {text.strip()!r:.80}") from None
     return call if isinstance(call, list) else [call]
 

@@ -93,8 +93,8 @@ class TextConfig(WorldConfig):
             )
         if self.goal is not None and self.goal_key is not None:
             raise ConfigError(f"world.goal_key={self.goal_key} does nothing, because world.goal is set: remove one")
-        if len(set(actions)) < len(actions):
-            raise ConfigError(f"world.actions contains a duplicate: {', '.join(actions)}")
+        if len({*actions, ""}) <= len(actions):
+            raise ConfigError(f"world.actions contains a duplicate or an empty string: {', '.join(actions)}")
         if 0 < len(actions) < _LEAST and self.env.startswith(_GRIDS):
             raise ConfigError(
                 f"world.actions lists only {len(actions)} actions ({', '.join(actions)}). The env's actions are "
