@@ -9,9 +9,11 @@ import pytest
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from groundling.config.compose import compose, experiments, is_open
+from groundling.config.schema import Config
 from groundling.lm.load.model_files import STARTERS, Source
 from groundling.lm.load.size import ModelSize, size_of
 from groundling.training.build import check_suits, world_of
+from groundling.training.checkpoint import open_run, write_settings
 from groundling.training.defaults import Facts, applicable, compose_fitted, recommended
 
 _STARTER = Facts(ModelSize(1_000_000), "ppo", "action_writing", "choice")
@@ -109,6 +111,26 @@ def test_overrides_have_the_last_word_and_are_not_listed_as_chosen() -> None:
     assert config.algorithm.args["learning_rate"] == 1e-5 and config.world.num_steps == 20
     assert not [line for line in config.chosen if "learning_rate=" in line or "num_steps" in line]
     assert any(line.startswith("world.group_size=8: grpo compares") for line in config.chosen)
+
+
+def test_a_longer_training_keeps_the_settings_chosen_for_its_folder(tmp_path: Path) -> None:
+    def composed(steps: int, *more: str, run: str = "run") -> Config:
+        return compose_fitted("text", [f"training.steps={steps}", f"run_dir={tmp_path / run}", *more])
+
+    first = composed(7_680)
+    with open_run(tmp_path / "run", first.model_dump()) as folder:
+        write_settings(folder, first.model_dump())
+        assert composed(10**6).world.num_steps != first.world.num_steps, "it has not trained"
+        (folder / "metrics.jsonl").write_text('{"update": 1, "step": 512}\n')
+    longer = composed(10**6, "name=other")
+    assert longer.chosen == first.chosen and longer.world == first.world
+    assert composed(10**6, run="new").world.num_steps != first.world.num_steps
+    with open_run(tmp_path / "run", longer.model_dump()):
+        pass
+    settings = tmp_path / "run/config.yaml"
+    settings.write_text(settings.read_text().replace("chosen:", "chosen:\n- 'world.num_envs=7: hostile'", 1))
+    settings.write_text(settings.read_text().replace("num_envs: 32", "num_envs: 7"))
+    assert composed(10**6).world.num_envs == 32
 
 
 def test_a_setting_that_an_override_makes_useless_is_dropped() -> None:

@@ -103,7 +103,7 @@ class TrainingConfig(Section):
 class Config(Section):
     """A run's config; `config_of` creates the subclass for a kind of world, with its ``world`` and ``evaluation``."""
 
-    name: Line
+    name: Annotated[Line, MayChangeOnResume]
     """The run's name in reports; runs with the same name and different seeds share a curve."""
     seed: Annotated[int, Ge(0), Lt(2**31)] = 1
     run_dir: Annotated[Line, NoEffectOnResults] = "runs/${name}-seed${seed}"

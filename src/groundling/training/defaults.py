@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 from groundling.algorithms.a2c import A2C
 from groundling.algorithms.algorithm import algorithms
 from groundling.algorithms.on_policy import ClippedOnPolicy
-from groundling.config.compose import compose
+from groundling.config.compose import compose, recorded
 from groundling.config.overrides import Change, Overrides
 from groundling.config.schema import Config
 from groundling.fields import OnlyWith, flat
@@ -19,6 +19,8 @@ from groundling.policies.action_scoring import ActionTextPolicy
 from groundling.policies.policy import has_model, policies
 from groundling.registry import declarations, named_parameters
 from groundling.training.build import world_of
+from groundling.training.checkpoint import SETTINGS_FILE
+from groundling.training.tracking import read_metrics
 from groundling.worlds import kind
 
 _UPDATES = 15  # In short trainings
@@ -196,12 +198,23 @@ def compose_fitted(
     config = compose(experiment, [*changes, *overrides], config_dir, checked=checked)
     if not has_model(config.policy.id):
         return config
-    settings = applicable(recommended(facts_of(config)), config)
+    settings = _kept(applicable(recommended(facts_of(config)), config), config)
     fitted = [Change(one.key, one.value) for one in settings]
     config = compose(experiment, [*changes, *fitted, *overrides], config_dir, checked=checked)
     config.chosen = [f"{one.key}={one.value}: {one.reason}" for one in settings]
     config.chosen = in_force(config)
     return config
+
+
+def _kept(settings: list[Setting], config: Config) -> list[Setting]:
+    """Return the settings with which the run in the folder started, even if it is now longer; else ``settings``."""
+    path = Path(config.run_dir) / SETTINGS_FILE
+    if not path.exists() or not read_metrics(path.parent):
+        return settings
+    there = recorded(path)
+    values, keys = flat(there), {line.partition("=")[0] for line in there["chosen"]}
+    # The folder may be untrusted, so its record selects only among the keys that are chosen here.
+    return [Setting(one.key, values[one.key], one.reason) for one in settings if one.key in keys & values.keys()]
 
 
 def in_force(config: Config) -> list[str]:
