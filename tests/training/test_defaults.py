@@ -62,6 +62,7 @@ def test_the_learning_rate_falls_with_the_number_of_trained_weights(facts: Facts
         (replace(_TEXTS, rows=64, rollout=64 * 16, steps=40_000), {"world.num_texts": 64, "minibatch_size": 256}),
         (replace(_TEXTS, rows=64, rollout=64 * 64, steps=40_000), {"world.num_texts": 16, "minibatch_size": 256}),
         (replace(_TEXTS, rows=64, rollout=64 * 64, steps=60_000), {"world.num_texts": 24, "minibatch_size": 384}),
+        (replace(_TEXTS, rows=64, rollout=4096, steps=9, texts_per_prompt=32), {"world.num_texts": 32}),
         (replace(_TEXTS, algorithm="ppo", rows=64, rollout=64 * 64, steps=40_000), {"world.num_texts": 16}),
     ],
 )

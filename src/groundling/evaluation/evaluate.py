@@ -51,12 +51,12 @@ def csv_text(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     return text.getvalue()
 
 
-def figures_table(title: str, figures: Mapping[str, Mapping[str, Figure]]) -> "Table":
+def figures_table(title: str, figures: Mapping[str, Mapping[str, Figure]], note: str = "") -> "Table":
     """Return a table of values with intervals, with a row for each metric and a column for each agent."""
     from rich import box
     from rich.table import Table
 
-    table = Table(title=title, box=box.SIMPLE, show_edge=False, caption="means with 95% intervals")
+    table = Table(title=title, box=box.SIMPLE, show_edge=False, caption=f"means with 95% intervals{note}")
     table.add_column("")
     for name in figures:
         table.add_column(name, justify="right")

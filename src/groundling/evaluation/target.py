@@ -69,6 +69,16 @@ class Target:
         changes = [] if self.checkpoint is None else self.changes
         return " · ".join([*parts, *(one for one in changes if not one.startswith("evaluation.baselines"))])
 
+    @property
+    def note(self) -> str:
+        """How actions are chosen, with the override for the other way; empty if the world has no such choice."""
+        deterministic = getattr(self.config.evaluation, "deterministic", None)
+        if deterministic is None:
+            return ""
+        how = "the most likely actions" if deterministic else "sampled actions"
+        other = "samples them" if deterministic else "takes the most likely"
+        return f"; {how} (evaluation.deterministic={str(not deterministic).lower()} {other})"
+
     def named(self, name: str | None) -> "Target":
         """Return the same agent with results in ``evaluation/SUITE-NAME.json``, or in ``SUITE.json`` if None."""
         if name is None:

@@ -26,7 +26,6 @@ from groundling.worlds import kind
 _UPDATES = 15  # In short trainings
 _TEXT_UPDATES, _FEWEST_TEXTS = 30, 16  # Updates in short trainings of text generation, and texts between them
 _A2C_UPDATES, _A2C_STEPS = 100, 5  # Updates in short trainings, and steps between them
-_TEXTS_PER_PROMPT = 8  # In algorithms that compare texts
 _LONGEST = 128  # Steps of a rollout of whole episodes
 _LARGE = 20e6  # Parameters from which a model's own value function must not disturb it
 
@@ -43,6 +42,7 @@ class Facts:
     rollout: int = 1280  # Steps or tokens between two updates
     rows: int = 32  # Envs or texts of a rollout
     steps: int = 76_800  # Steps or tokens of the whole training
+    texts_per_prompt: int = 8  # In algorithms that compare texts
     episode_limit: int | None = None  # Steps after which an env ends an episode, if known
 
     @property
@@ -152,7 +152,7 @@ def _rollouts(facts: Facts) -> list[Setting]:
         ]
     reason = f"{facts.algorithm} compares those with the same start"
     if is_text:
-        return [_num_texts(facts), Setting("world.texts_per_prompt", _TEXTS_PER_PROMPT, reason)]
+        return [_num_texts(facts), Setting("world.texts_per_prompt", 8, reason)]
     length = min(facts.episode_limit or _LONGEST, _LONGEST)
     whole = (
         "an episode has at most that many steps" if length == facts.episode_limit else "longer episodes are cut off"
@@ -163,8 +163,8 @@ def _rollouts(facts: Facts) -> list[Setting]:
 
 def _texts(facts: Facts) -> int:
     """Return the number of texts of a rollout, a multiple of the texts for a prompt."""
-    wanted = facts.steps * facts.rows // (_TEXT_UPDATES * facts.rollout)
-    return min(facts.rows, max(_FEWEST_TEXTS, wanted // _TEXTS_PER_PROMPT * _TEXTS_PER_PROMPT))
+    group, wanted = facts.texts_per_prompt, facts.steps * facts.rows // (_TEXT_UPDATES * facts.rollout)
+    return min(facts.rows, max(-(-_FEWEST_TEXTS // group), wanted // group) * group)
 
 
 def _num_texts(facts: Facts) -> Setting:
@@ -192,6 +192,7 @@ def facts_of(config: Config) -> Facts:
         world.num_rows * world.steps_per_row,
         world.num_rows,
         config.training.steps,
+        group if (group := getattr(world, "texts_per_prompt", 1)) > 1 else Facts.texts_per_prompt,
         world_of(config).longest_episode if getattr(learner, "compares_episodes", False) else None,
     )
 
