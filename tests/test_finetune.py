@@ -157,6 +157,7 @@ def test_a_model_object_is_saved_with_the_run(tmp_path: Path) -> None:
             "takes 'price', but the data have the columns prompt, ans",
         ),
         ({"reward_funcs": lambda completions: 1 / 0}, "raised ZeroDivisionError"),
+        ({"algorithm": "dpo"}, "learns from preferences instead of rewards: use groundling.train"),
         ({"overrides": "seed=1"}, "overrides must be a list of strings"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

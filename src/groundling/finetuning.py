@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from groundling.algorithms.algorithm import algorithms
 from groundling.config.compose import compose
 from groundling.config.overrides import Change
 from groundling.envs.text_generation.own_data import DATA, pool_of, rows_of, write_rows
@@ -47,7 +48,8 @@ def finetune(
             tenth for validation.
         processing_class: The tokenizer of a model object. If None, it is loaded from where the model came from.
         reward_weights: One coefficient per function; by default 1.
-        algorithm: One of ``groundling list algorithms``, such as grpo, rloo or ppo.
+        algorithm: One of ``groundling list algorithms``, such as grpo, rloo or ppo. For dpo and kto, which learn from
+            preferences instead of rewards, use ``gl.train("dpo", overrides=["world.args.path=pairs.jsonl"])``.
         steps: Total number of tokens.
         seed, run_dir, overrides: As in `groundling.train`.
 
@@ -56,6 +58,9 @@ def finetune(
     """
     if isinstance(overrides, str):
         raise ConfigError(f"overrides must be a list of strings, not a single string: use overrides=[{overrides!r}]")
+    if getattr(algorithms.get(algorithm), "needs_reference", False):  # it learns from preferences
+        call = f'groundling.train("{algorithm}", model=…, overrides=["world.args.path=pairs.jsonl"])'
+        raise ConfigError(f"algorithm={algorithm!r} learns from preferences instead of rewards: use {call}")
     reward = _weighted(reward_funcs, reward_weights)
     data = {"train": train_dataset} | ({} if eval_dataset is None else {"val": eval_dataset, "test": eval_dataset})
     is_file = isinstance(train_dataset, str | Path)

@@ -254,7 +254,9 @@ class Run:
         with episode_bars(make_console(), count, world.presentation.episodes) as on_agent:
             played = evaluate(target, chosen, count, on_agent, warn)
         heading = target.heading(chosen, len(played[target.agent].episodes))
-        return Evaluation(chosen, target.under(chosen).world.spec.name, world.presentation.episodes, played, heading)
+        return Evaluation(
+            chosen, target.under(chosen).world.spec.name, world.presentation.episodes, played, heading, target.note
+        )
 
     def plot(self, *figures: str) -> Any:
         """Plot learning curves and return the Matplotlib figure, which notebooks show and ``savefig`` saves.
@@ -301,6 +303,8 @@ class Evaluation:
     """Episodes and their metrics by agent, starting with the trained agent."""
     heading: str
     """World, suite, number of episodes, and the overrides that affect the results."""
+    note: str = ""
+    """How actions were chosen."""
 
     @property
     def figures(self) -> dict[str, dict[str, Figure]]:
@@ -309,4 +313,4 @@ class Evaluation:
 
     def table(self) -> None:
         """Print the metrics in a table with a column for each agent."""
-        make_console().print(figures_table(self.heading, self.figures))
+        make_console().print(figures_table(self.heading, self.figures, self.note))

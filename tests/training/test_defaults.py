@@ -61,6 +61,11 @@ def test_the_learning_rate_falls_with_the_number_of_trained_weights(facts: Facts
         (_GROUPS, {"world.group_size": 8, "world.num_steps": 64}),
         (replace(_GROUPS, episode_limit=1000), {"world.num_steps": 128}),
         (_TEXTS, {"world.texts_per_prompt": 8, "entropy_coefficient": 0.001, "gamma": 1.0, "minibatch_size": 320}),
+        (replace(_TEXTS, rows=64, rollout=64 * 16, steps=40_000), {"world.num_texts": 64, "minibatch_size": 256}),
+        (replace(_TEXTS, rows=64, rollout=64 * 64, steps=40_000), {"world.num_texts": 16, "minibatch_size": 256}),
+        (replace(_TEXTS, rows=64, rollout=64 * 64, steps=60_000), {"world.num_texts": 24, "minibatch_size": 384}),
+        (replace(_TEXTS, rows=64, rollout=4096, steps=9, texts_per_prompt=32), {"world.num_texts": 32}),
+        (replace(_TEXTS, algorithm="ppo", rows=64, rollout=64 * 64, steps=40_000), {"world.num_texts": 16}),
     ],
 )
 def test_facts_decide_the_other_settings(facts: Facts, expected: dict[str, Any]) -> None:

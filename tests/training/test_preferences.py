@@ -15,6 +15,7 @@ from groundling.errors import ConfigError
 from groundling.io.row_files import read_rows
 from groundling.policies import TokenPolicy
 from groundling.policies.text_states import Sequences, read_states
+from groundling.runs import Run
 from groundling.training.build import world_of
 from groundling.training.checkpoint import open_run
 from groundling.training.tracking import read_metrics
@@ -130,6 +131,22 @@ def test_a_stopped_run_resumes_exactly_and_measures_held_out_pairs(
     assert rows[-1]["loss"] < rows[0]["loss"] and rows[-1]["rewards/margins"] > 0
     logged = {name for row in read_metrics(folders[0]) for name in row}
     assert {"rewards/chosen", "rewards/rejected", "rewards/margins", "accuracy"} <= logged
+
+
+@pytest.mark.parametrize("lora", ["{}", "{r:2}"])
+@pytest.mark.parametrize("algorithm", ["dpo", "kto"])
+def test_evaluation_measures_the_held_out_preferences(
+    algorithm: str, lora: str, config: Callable[..., Config], tmp_path: Path
+) -> None:
+    pairs = f"world.args={{path:{tmp_path / 'pairs.jsonl'},fractions:[0.4,0.2,0.4]}}"
+    made = config(algorithm, pairs, f"model.lora={lora}", "evaluation.baselines=[zero-shot]", "training.epochs=4")
+    train(made, Console(quiet=True))
+    figures = Run(made.run_dir).evaluate().figures
+    trained, start = figures["trained"], figures["zero-shot"]
+    assert trained["rewards/margins"].value > start["rewards/margins"].value == pytest.approx(0, abs=1e-4)
+    assert trained["loss"].value < start["loss"].value
+    if algorithm == "dpo":
+        assert trained["accuracy"].value > 0.5
 
 
 @pytest.mark.parametrize("algorithm", ["dpo", "kto"])

@@ -113,7 +113,7 @@ def _evaluate(
         if count < num_episodes:
             console.print(f"{suite} has only {count} {unit}")
         figures = {name: one.figures() for name, one in played.items()}
-        console.print(figures_table(target.heading(suite, count), figures))
+        console.print(figures_table(target.heading(suite, count), figures, target.note))
     return evaluated
 
 

@@ -51,12 +51,12 @@ def csv_text(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     return text.getvalue()
 
 
-def figures_table(title: str, figures: Mapping[str, Mapping[str, Figure]]) -> "Table":
+def figures_table(title: str, figures: Mapping[str, Mapping[str, Figure]], note: str = "") -> "Table":
     """Return a table of values with intervals, with a row for each metric and a column for each agent."""
     from rich import box
     from rich.table import Table
 
-    table = Table(title=title, box=box.SIMPLE, show_edge=False, caption="means with 95% intervals")
+    table = Table(title=title, box=box.SIMPLE, show_edge=False, caption=f"means with 95% intervals{note}")
     table.add_column("")
     for name in figures:
         table.add_column(name, justify="right")
@@ -122,6 +122,7 @@ def evaluate(
     in_suite = target.under(suite)
     world, paths = in_suite.world, _paths(target, suite)
     played: dict[str, Played] = {}
+    algorithm = in_suite.compared_by()
     left_out: dict[str, str] = {}
     texts: dict[Path, str] = {}
     lock = target.run_dir / "evaluation" / f".{suite}{target.suffix}{LOCK}"
@@ -130,10 +131,10 @@ def evaluate(
         _archive(target, paths, warn)
         for name in target.players:
             try:
-                policy = in_suite.policy(name)
-                if policy is not None:
+                policy = in_suite.policy(name, with_reference=algorithm is not None)
+                if policy is not None and algorithm is None:  # an adapter's reference is the model below it
                     merge_adapters(policy)
-                player, on_episode, episodes = Player(name, policy), on_agent(name), []
+                player, on_episode, episodes = Player(name, policy, algorithm), on_agent(name), []
                 for episode in world.play(player, num_episodes):
                     episodes.append(episode)
                     on_episode()

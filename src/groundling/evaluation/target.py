@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from groundling.algorithms.algorithm import Algorithm, algorithms
 from groundling.config.compose import changed, compose, experiments, from_file
 from groundling.config.facts import Purpose, has_fact, shareable, shareable_words
 from groundling.config.schema import Config
@@ -68,6 +69,16 @@ class Target:
         changes = [] if self.checkpoint is None else self.changes
         return " · ".join([*parts, *(one for one in changes if not one.startswith("evaluation.baselines"))])
 
+    @property
+    def note(self) -> str:
+        """How actions are chosen, with the override for the other way; empty if the world has no such choice."""
+        deterministic = getattr(self.config.evaluation, "deterministic", None)
+        if deterministic is None:
+            return ""
+        how = "the most likely actions" if deterministic else "sampled actions"
+        other = "samples them" if deterministic else "takes the most likely"
+        return f"; {how} (evaluation.deterministic={str(not deterministic).lower()} {other})"
+
     def named(self, name: str | None) -> "Target":
         """Return the same agent with results in ``evaluation/SUITE-NAME.json``, or in ``SUITE.json`` if None."""
         if name is None:
@@ -105,7 +116,18 @@ class Target:
         made = Demonstrator(self.agent, self.policy(self.agent), world=self.world, settings=settings)
         return made if checkpoint is None else replace(made, run=self.run_dir.name, checkpoint=checkpoint.name)
 
-    def policy(self, agent: str) -> Policy | None:
+    def compared_by(self) -> Algorithm | None:
+        """Return the algorithm that compares a policy with its reference, the initial model, if the run has both."""
+        config = self.config
+        if not getattr(algorithms.get(config.algorithm.id), "needs_reference", False):
+            return None
+        try:
+            resolve(config.model.path)
+        except GroundlingError:
+            return None
+        return algorithms.create(config.algorithm.id, **config.algorithm.args)
+
+    def policy(self, agent: str, *, with_reference: bool = False) -> Policy | None:
         """Create a player's policy, or return None if it has none; raise `CannotPlay` if the model is missing."""
         if agent in agents():
             return None
@@ -120,7 +142,9 @@ class Target:
             except GroundlingError as error:
                 raise CannotPlay(f"the initial model of the training run is missing ({error})") from error
         with naming_modules(config.imports, self.run_dir, config.objects):
-            return make_policy(config.policy, config.model, config.algorithm, world_of(config, loaded))
+            return make_policy(
+                config.policy, config.model, config.algorithm, world_of(config, loaded), learns=with_reference
+            )
 
 
 def _key(override: str) -> str:

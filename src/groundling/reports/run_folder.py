@@ -102,6 +102,8 @@ class RunFolder:
             return "loss", "loss"
         if "return_mean" in present and "success_rate" not in present:
             return "return_mean", "return"
+        if "success_rate" not in present and "accuracy" in present:  # of preferences
+            return "accuracy", "accuracy"
         return "success_rate", "success rate"
 
     @cached_property

@@ -24,6 +24,7 @@ from groundling.training.tracking import read_metrics
 from groundling.worlds import kind
 
 _UPDATES = 15  # In short trainings
+_TEXT_UPDATES, _FEWEST_TEXTS = 30, 16  # Updates in short trainings of text generation, and texts between them
 _A2C_UPDATES, _A2C_STEPS = 100, 5  # Updates in short trainings, and steps between them
 _LONGEST = 128  # Steps of a rollout of whole episodes
 _LARGE = 20e6  # Parameters from which a model's own value function must not disturb it
@@ -41,6 +42,7 @@ class Facts:
     rollout: int = 1280  # Steps or tokens between two updates
     rows: int = 32  # Envs or texts of a rollout
     steps: int = 76_800  # Steps or tokens of the whole training
+    texts_per_prompt: int = 8  # In algorithms that compare texts
     episode_limit: int | None = None  # Steps after which an env ends an episode, if known
 
     @property
@@ -101,7 +103,10 @@ def _optimisation(facts: Facts) -> list[Setting]:
             settings["entropy_coefficient"] = 0.1, "a new model first learns which action is best on average"
     if facts.action == "token":
         settings["entropy_coefficient"] = 0.001, "texts have many tokens"
-        settings["minibatch_size"] = max(256, facts.rollout // 4), "tokens of a text are correlated"
+        settings["minibatch_size"] = (
+            max(256, _texts(facts) * facts.rollout // facts.rows // 4),
+            "tokens of a text are correlated",
+        )
         settings["gae_lambda"] = settings["gamma"] = 1.0, "a text has one reward"
     if algorithm is A2C:
         settings["warmup"] = 0.1, "RMSprop's first steps are ten times as long"
@@ -135,7 +140,7 @@ def _rollouts(facts: Facts) -> list[Setting]:
     if algorithm is A2C:
         reason = "a2c takes one optimizer step per rollout"
         if is_text:
-            return [Setting("world.num_texts", 16, reason)]
+            return [Setting("world.num_texts", _FEWEST_TEXTS, reason)]
         rows = min(facts.rows, max(4, facts.steps // (_A2C_UPDATES * _A2C_STEPS)))
         more = f"at least about {_A2C_UPDATES} updates"
         return [Setting("world.num_steps", _A2C_STEPS, reason), Setting("world.num_envs", rows, more)]
@@ -143,16 +148,28 @@ def _rollouts(facts: Facts) -> list[Setting]:
         return []
     if not getattr(algorithm, "compares_episodes", False):
         length = min(max(facts.steps // (_UPDATES * facts.rows), 8), 40)
-        return [] if is_text else [Setting("world.num_steps", length, f"at least about {_UPDATES} updates")]
+        return [
+            _num_texts(facts) if is_text else Setting("world.num_steps", length, f"at least about {_UPDATES} updates")
+        ]
     reason = f"{facts.algorithm} compares those with the same start"
     if is_text:
-        return [Setting("world.texts_per_prompt", 8, reason)]
+        return [_num_texts(facts), Setting("world.texts_per_prompt", 8, reason)]
     length = min(facts.episode_limit or _LONGEST, _LONGEST)
     whole = (
         "an episode has at most that many steps" if length == facts.episode_limit else "longer episodes are cut off"
     )
     size = next((n for n in range(8, 1, -1) if facts.rows % n == 0), 8)
     return [Setting("world.group_size", size, reason), Setting("world.num_steps", length, whole)]
+
+
+def _texts(facts: Facts) -> int:
+    """Return the number of texts of a rollout, a multiple of the texts for a prompt."""
+    group, wanted = facts.texts_per_prompt, facts.steps * facts.rows // (_TEXT_UPDATES * facts.rollout)
+    return min(facts.rows, max(-(-_FEWEST_TEXTS // group), wanted // group) * group)
+
+
+def _num_texts(facts: Facts) -> Setting:
+    return Setting("world.num_texts", _texts(facts), f"at least about {_TEXT_UPDATES} updates")
 
 
 def _is(component: Any, *types: type) -> bool:
@@ -176,6 +193,7 @@ def facts_of(config: Config) -> Facts:
         world.num_rows * world.steps_per_row,
         world.num_rows,
         config.training.steps,
+        group if (group := getattr(world, "texts_per_prompt", 1)) > 1 else Facts.texts_per_prompt,
         world_of(config).longest_episode if getattr(learner, "compares_episodes", False) else None,
     )
 

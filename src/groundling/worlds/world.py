@@ -107,6 +107,7 @@ class Player:
 
     name: str  # ``trained``, ``zero-shot``, ``clone``, or one of the world's `baselines`
     policy: Policy | None = None  # None for a baseline that needs no policy
+    algorithm: Algorithm | None = None  # Measures held-out preferences, if the run learned from preferences
 
 
 @dataclass(frozen=True, kw_only=True)

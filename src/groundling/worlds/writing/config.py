@@ -240,7 +240,7 @@ def check_prompts(
     splits: list[Split] = ["val", "test"] if isinstance(pool, FilePool) else ["val"] if validated else []
     trained = set(map(_question, training)) if splits else set()
     blank = [sample for sample in training if not sample.prompt.strip()]
-    shared: dict[tuple[object, ...], list[str]] = {}  # lists of prompts, and the splits that have them
+    shared: dict[tuple[tuple[object, ...], ...], list[str]] = {}  # lists of prompts, and the splits that have them
     for split in splits if getattr(pool, "has_splits", True) else ():
         try:
             held_out = list(samples_of(config, split))
@@ -253,10 +253,10 @@ def check_prompts(
     if blank:
         encode(blank)  # spaces may be a prompt, depending on the tokenizer
     for asked, names in shared.items():
-        both, split = [one for one in asked if one in trained], " and ".join(names)
+        both, where = [one for one in asked if one in trained], " and ".join(names)
         warnings.warn(
-            f"pool {config.pool!r}: {len(both)} of {len(asked)} {split} prompts are also training prompts, such as "
-            f"{both[0][-1]!r:.80}: metrics of {split} include prompts that were trained on",
+            f"pool {config.pool!r}: {len(both)} of {len(asked)} {where} prompts are also training prompts, such as "
+            f"{both[0][-1]!r:.80}: metrics of {where} include prompts that were trained on",
             stacklevel=2,
         )
 

@@ -144,10 +144,7 @@ class WritingWorld(World):
                 path.unlink()
 
         samples = measures.samples[: self.evaluation.episodes]
-        compare: Callable[[], dict[str, float]] = dict
-        if isinstance(algorithm, PreferenceLearning):
-            examples = held_out(samples, algorithm, writer, encode, self.config.num_tokens)
-            compare = partial(algorithm.measure, policy, examples)
+        compare = self._comparison(writer, algorithm, samples)
 
         def measure(update: int) -> dict[str, float]:
             measures.forget()
@@ -156,6 +153,15 @@ class WritingWorld(World):
             return measured.figures() | compare()
 
         return [ValidationLog(measure, every, run_dir, update, last_step, listeners)]
+
+    def _comparison(
+        self, writer: TokenPolicy, algorithm: Algorithm | None, samples: Sequence[Sample]
+    ) -> Callable[[], dict[str, float]]:
+        """Return a function that measures held-out preferences, if the algorithm learns from preferences."""
+        if not isinstance(algorithm, PreferenceLearning):
+            return dict
+        encode = make_prompt_encoder(self.config, writer)
+        return partial(algorithm.measure, writer, held_out(samples, algorithm, writer, encode, self.config.num_tokens))
 
     record_pairs = staticmethod(pairs.record)
 
@@ -170,8 +176,11 @@ class WritingWorld(World):
 
     def measure(self, player: Player, episodes: Sequence[Episode]) -> Played:
         measured = self._measures.measure([episode.record for episode in episodes])
+        compare = self._comparison(as_writer(player.policy), player.algorithm, measured.samples)
         rows = zip(episodes, measured.rows(), strict=True)
-        return Played([replace(e, figures=row["metrics"], prediction=row) for e, row in rows], measured.figures())
+        return Played(
+            [replace(e, figures=row["metrics"], prediction=row) for e, row in rows], measured.figures() | compare()
+        )
 
     @torch.no_grad()
     def watch(self, player: Player, number: int) -> Iterator[Frame]:
