@@ -109,7 +109,9 @@ def refused(message, path, **options):
 
 
 def test_missing_models(tmp_path, monkeypatch):
-    for path in (tmp_path / "nowhere", "./nowhere", "a/b/c"):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models").mkdir()
+    for path in (tmp_path / "nowhere", "./nowhere", "a/b/c", "models/nowhere"):
         refused(r"no model folder at .*(nowhere|a/b/c)", path)
     refused(r"no config\.json", tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from groundling import rewards
-from groundling.errors import ConfigError, RunError
+from groundling.errors import ConfigError, ForeignError, RunError
 from groundling.rewards.registry import register_function
 
 PROMPTS, TEXTS = ["1 + 1 =", "2 + 2 ="], ["2", "5"]
@@ -69,6 +69,13 @@ def test_a_function_receives_what_it_takes(
     function: Any, meta: Any, args: dict[str, Any], scores: list[float]
 ) -> None:
     assert _score(function, meta, **args) == scores
+
+
+def test_an_error_says_that_completions_are_messages() -> None:
+    with pytest.raises(ForeignError, match=r"read completion\[0\]\['content'\]\), raised TypeError"):
+        _score(lambda completions: [float(text + "!") for text in completions], SAID)
+    with pytest.raises(TypeError):
+        _score(lambda completions: [float(text + 1) for text in completions], META)
 
 
 def test_an_asynchronous_function_runs_within_a_loop() -> None:

@@ -4,10 +4,11 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import Any
 
 from groundling.envs.text_generation.columns import MESSAGES
-from groundling.errors import RunError
+from groundling.errors import RunError, foreign
 from groundling.metrics.metric import Meta, References, Texts
 from groundling.registry import missing_arguments, taken
 from groundling.rewards.part import Reward
@@ -54,9 +55,11 @@ class FunctionReward(Reward):
                 f"add that column, or set the reward's args.{missing[0]}"
             )
         samples = dict(zip(SAMPLES, (asked, generations, written, references, meta), strict=True))
-        scores = self._function(**taken(self._function, {**samples, **columns, **self._args}))
-        if inspect.isawaitable(scores):
-            scores = _awaited(scores)
+        lists = f"{self.name}, whose completions are lists of messages here (read completion[0]['content']),"
+        with foreign(lists) if any(conversations) else nullcontext():
+            scores = self._function(**taken(self._function, {**samples, **columns, **self._args}))
+            if inspect.isawaitable(scores):
+                scores = _awaited(scores)
         return [0.0 if score is None else score for score in scores] if isinstance(scores, list | tuple) else scores
 
 
