@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from groundling.evaluation.preferences import ActionPreferences
     from groundling.policies.policy import Policy
 
+_OPEN = "text"  # The experiment that trains in any text env
 _SHOWN_ACTIONS = 5
 _SHOWN_GROUPS = 3
 _MOST_READ = 1_000  # Maximum number of actions scored over all lists; the starter model scores 600 in 10 s
@@ -40,7 +41,7 @@ def add_parser(commands: Commands) -> None:
     add("env", help="MODULE:CLASS, a MODULE:FUNCTION that creates the env, or the env's Gymnasium id")
     text = "world.args={…}, world.actions=[…], world.history=N; for the agent: model.path=…, policy.id=…, …"
     add_overrides(parser, text)
-    text = "an experiment whose model and policy are used (default: the starter model scores the actions)"
+    text = "an experiment whose model and policy are used (default: those of train text)"
     add("--experiment", help=text)
     add_config_dir(parser)
     text = "number of random episodes (default: %(default)s)"
@@ -112,16 +113,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _config(arguments: argparse.Namespace) -> "Config":
     from groundling.config.compose import compose
+    from groundling.training.defaults import compose_fitted
     from groundling.worlds import kind
 
     id = _registered(arguments.env)
     if arguments.experiment is not None:
         return compose(arguments.experiment, [f"world.env={id}", *arguments.overrides], arguments.config_dir)
-    base = [f"world.env={id}", "~world.args", "model.path=starter"]
-    home = kind(compose("glam/mixed").world.id)
-    if (policy := home.policy_for(id)) is not None:
-        base += ["~policy.args", f"policy.id={policy}"]
-    return compose("glam/mixed", [*base, *arguments.overrides])
+    policy = kind(compose(_OPEN).world.id).policy_for(id)
+    base = [f"world.env={id}", *([] if policy is None else [f"policy.id={policy}"])]
+    return compose_fitted(_OPEN, [*base, *arguments.overrides])
 
 
 def _print_sources(console: "Console", world: Any) -> None:
