@@ -150,7 +150,7 @@ def test_findings_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check-env", "tests.envs.doors:Doors"]) == 0
     printed = capsys.readouterr().out
     assert "Goal of the agent: open" in printed and "1 to 5 per step" in printed
-    assert "its preferences before training: " in printed and "entropy (action_scoring, untrained)" in printed
+    assert "its preferences before training: " in printed and "entropy (action_writing, untrained)" in printed
     assert "so runs can be resumed exactly" in " ".join(printed.split())
 
 
@@ -174,7 +174,7 @@ def test_the_first_line_says_where_an_env_raised(
 
 
 @pytest.mark.parametrize(
-    ("words", "warns"), [([], True), (["policy.id=action_writing", "policy.args.temperature=2"], False)]
+    ("words", "warns"), [(["policy.id=action_scoring", "policy.args.temperature=1"], True), ([], False)]
 )
 def test_likely_short_actions_give_a_warning(
     words: list[str], warns: bool, capsys: pytest.CaptureFixture[str]

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from groundling.evaluation.preferences import ActionPreferences
     from groundling.policies.policy import Policy
 
+_OPEN = "text"  # The experiment that trains in any text env
 _SHOWN_ACTIONS = 5
 _SHOWN_GROUPS = 3
 _MOST_READ = 1_000  # Maximum number of actions scored over all lists; the starter model scores 600 in 10 s
@@ -43,7 +44,7 @@ def add_parser(commands: Commands) -> None:
     add("env", help=text)
     text = "world.args={…}, world.actions=[…], world.history=N; for the agent: model.path=…, policy.id=…, …"
     add_overrides(parser, text)
-    text = "an experiment whose model and policy are used (default: the starter model scores the actions)"
+    text = "an experiment whose model and policy are used (default: those of train text)"
     add("--experiment", help=text)
     add_config_dir(parser)
     text = "number of random episodes (default: %(default)s)"
@@ -127,27 +128,27 @@ def _config(arguments: argparse.Namespace, schema: list[tuple[str, str]]) -> "Co
     """Compose the config; add what a server says about itself to ``schema``, and propose its arguments."""
     from groundling.config.compose import compose
     from groundling.envs.make import is_server
+    from groundling.training.defaults import compose_fitted
     from groundling.worlds import kind
 
-    id = _registered(arguments.env)
+    id, experiment = _registered(arguments.env), arguments.experiment or _OPEN
     base: list[Any] = [{"world.env": id}]
-    experiment = arguments.experiment or "glam/mixed"
-    if arguments.experiment is None:
-        base += ["~world.args", "model.path=starter"]
-    world: Any = compose(experiment, [*base, *arguments.overrides], arguments.config_dir).world
     args: Mapping[str, Any] = {}
     if is_server(id):
         from groundling.envs.openenv.proposal import count_sessions, propose
 
+        world: Any = compose(experiment, [*base, *arguments.overrides], arguments.config_dir).world
         schema += (proposal := propose(id, world.args)).schema
         sessions = count_sessions(id, world.num_envs)
         schema.append(("sessions", f"{sessions}{' or more' if sessions == world.num_envs else ''} at once"))
         if arguments.experiment is None:
             args = proposal.args
             base.append({"world.args": args, "world.num_envs": sessions, "evaluation.num_envs": sessions})
-    if arguments.experiment is None and (policy := kind(world.id).policy_for(id, args)) is not None:
-        base += ["~policy.args", f"policy.id={policy}"]
-    return compose(experiment, [*base, *arguments.overrides], arguments.config_dir)
+    if arguments.experiment is not None:
+        return compose(experiment, [*base, *arguments.overrides], arguments.config_dir)
+    if (policy := kind(compose(_OPEN).world.id).policy_for(id, args)) is not None:
+        base.append(f"policy.id={policy}")
+    return compose_fitted(_OPEN, [*base, *arguments.overrides])
 
 
 def _print_sources(console: "Console", config: "Config") -> None:
