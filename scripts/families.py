@@ -102,7 +102,7 @@ def page(rows: Iterable[Row]) -> str:
         f"- *exact*: no log-probability differs by more than {EXACT:.0e}.",
         "- *announced*: computed by a slower method, with a warning that gives the reason.",
         "- *refused*: an error is raised.",
-        "- *read*: the number of tokens that pass through the model's layers (of an encoder-decoder, through its encoder)",
+        "- *read*: the number of tokens that pass through the model's layers (for an encoder-decoder, through its encoder)",
         "  for a prompt of 64 tokens and 6 candidates of 1 to 4 tokens, divided by the prompt's number of tokens.",
         "",
         f"Not scored: {', '.join(refused) or 'none'}.",

@@ -87,8 +87,8 @@ def size() -> tuple[Bars, list[str]]:
     print(f"files over {MAX_FILE_LINES} lines in src: {sum(path in MODULES for path in long_files)}")
     print(f"class names defined more than once in src: {len(duplicates)}; raise statements: {raises:,}")
     bars: Bars = {
-        "lines in src": (table["src"]["lines"], 43_500),
-        "lines in tests": (table["tests"]["lines"], 39_500),
+        "lines in src": (table["src"]["lines"], 47_000),
+        "lines in tests": (table["tests"]["lines"], 43_000),
         f"files over {MAX_FILE_LINES} lines": (len(long_files), 0),
     }
     names = [f"class {name}: {', '.join(places)}" for name, places in duplicates.items()]

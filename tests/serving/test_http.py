@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from groundling.errors import RunError
-from groundling.serving.http import LOOPBACK, Guard, listen
+from groundling.serving.http import LOOPBACK, AccessControl, listen
 
 
 def _ask(kind: str = "http", token: str | None = None, hosts: Any = LOOPBACK, **headers: str) -> list[Any]:
@@ -22,7 +22,7 @@ def _ask(kind: str = "http", token: str | None = None, hosts: Any = LOOPBACK, **
 
     given = {"host": "localhost:8000"} | {name.replace("_", "-"): value for name, value in headers.items()}
     scope = {"type": kind, "headers": [(name.encode(), value.encode()) for name, value in given.items()]}
-    asyncio.run(Guard(app, token, hosts)(scope, None, send))  # type: ignore[arg-type]
+    asyncio.run(AccessControl(app, token, hosts)(scope, None, send))  # type: ignore[arg-type]
     return [one for one in sent if one is not None]
 
 

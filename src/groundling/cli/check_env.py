@@ -143,7 +143,7 @@ def _config(arguments: argparse.Namespace, schema: list[tuple[str, str]]) -> "Co
         schema.append(("sessions", f"{sessions}{' or more' if sessions == world.num_envs else ''} at once"))
         if arguments.experiment is None:
             args = proposal.args
-            base.append({"world.args": args, "world.num_envs": sessions, "evaluation.num_envs": sessions})
+            base += [{"world.args": args}, *(f"{place}.num_envs={sessions}" for place in ("world", "evaluation"))]
     if arguments.experiment is not None:
         return compose(experiment, [*base, *arguments.overrides], arguments.config_dir)
     if (policy := kind(compose(_OPEN).world.id).policy_for(id, args)) is not None:

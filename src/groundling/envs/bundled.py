@@ -45,7 +45,7 @@ ENGINES = {
     "ReasoningGym-v0": "reasoning_gym:ReasoningGym",
     "ScienceWorld-v0": "scienceworld:ScienceWorld",
     "TextArena-v0": "text_arena:TextArena",
-    "TextWorld-v0": "textworld:TextWorld",
+    "TextWorld-v0": "textworld:TextWorldGame",
     "TextWorldExpress-v0": "textworld_express:TextWorldExpress",
 }  # Envs of other packages, with their modules in `groundling.envs.engines`
 

@@ -15,17 +15,17 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from groundling.errors import GroundlingError
-from groundling.serving.http import Guard
-from groundling.serving.requests import Request, parse
-from groundling.serving.writer import Answer, Writer
+from groundling.serving.http import AccessControl
+from groundling.serving.requests import CompletionRequest, parse
+from groundling.serving.writer import Completion, Writer
 
 _MAX_IN_PROGRESS = 256  # Requests
 _LOWEST = -9999.0  # Replaces -inf, which JSON cannot represent, as in vLLM
 
 
 def make_app(writer: Writer, name: str, token: str, hosts: Set[str] | None = None) -> Starlette:
-    """Create the application that serves a writer as model ``name``; for ``token`` and ``hosts``, see `Guard`."""
-    views = _Views(writer, name)
+    """Create the application that serves a writer as model ``name``; for ``token`` and ``hosts``, see `AccessControl`."""
+    views = _Endpoints(writer, name)
     routes = [
         Route("/health", views.health),
         Route("/v1/models", views.models),
@@ -33,11 +33,11 @@ def make_app(writer: Writer, name: str, token: str, hosts: Set[str] | None = Non
         Route("/v1/completions", views.complete, methods=["POST"]),
     ]
     errors: Any = dict.fromkeys((GroundlingError, HTTPException, Exception), _failed)
-    guard = Middleware(Guard, token=token, hosts=hosts)
+    guard = Middleware(AccessControl, token=token, hosts=hosts)
     return Starlette(routes=routes, middleware=[guard], exception_handlers=errors)
 
 
-class _Views:
+class _Endpoints:
     def __init__(self, writer: Writer, name: str) -> None:
         self._writer, self._name, self._in_progress = writer, name, 0
         self._decode = writer.lm.tokenizer.decode
@@ -70,7 +70,7 @@ class _Views:
             for part in parts:
                 part.cancel()
 
-    def _reply(self, request: Request, answers: list[Answer], is_chat: bool) -> dict[str, Any]:
+    def _reply(self, request: CompletionRequest, answers: list[Completion], is_chat: bool) -> dict[str, Any]:
         choices = []
         for index, answer in enumerate(answers):
             text = {"message": {"role": "assistant", "content": answer.text}} if is_chat else {"text": answer.text}
@@ -95,7 +95,7 @@ class _Views:
             reply["prompt_token_ids"] = choices[0].pop("prompt_token_ids")
         return reply
 
-    def _chat_log_probs(self, answer: Answer) -> dict[str, Any]:
+    def _chat_log_probs(self, answer: Completion) -> dict[str, Any]:
         def entry(id: int, log_prob: float) -> dict[str, Any]:
             text = self._decode([id])
             return {"token": text, "logprob": max(log_prob, _LOWEST), "bytes": list(text.encode())}
@@ -103,7 +103,7 @@ class _Views:
         tokens = zip(answer.ids, answer.log_probs, answer.top, strict=True)
         return {"content": [{**entry(id, x), "top_logprobs": [entry(*one) for one in top]} for id, x, top in tokens]}
 
-    def _log_probs(self, answer: Answer) -> dict[str, Any]:
+    def _log_probs(self, answer: Completion) -> dict[str, Any]:
         texts = [self._decode([id]) for id in answer.ids]
         return {
             "tokens": texts,

@@ -30,7 +30,7 @@ def listen(host: str, port: int) -> socket.socket:
     return listening
 
 
-class Guard:
+class AccessControl:
     """Middleware that requires a token, bounds the size of requests, and keeps pages of other sites out.
 
     Args:

@@ -17,7 +17,7 @@ from groundling.envs.make import inspect_env
 from groundling.envs.text_env import read_reset, read_step, read_success, read_text_step
 from groundling.envs.text_episode import read_first_interaction, read_metrics
 from groundling.errors import ConfigError, GroundlingError, RunError, unknown
-from groundling.serving.http import Guard
+from groundling.serving.http import AccessControl
 from groundling.serving.text_worlds import ServedWorld, served_worlds
 
 _NUM_SEEDS, _NUM_TRAINING_SEEDS = 2**31, 2**30  # see `groundling.envs.text_episode`
@@ -31,7 +31,7 @@ class TextAction(Action):
     )
 
 
-class TextObservation(Observation):
+class ServedObservation(Observation):
     """An observation; its metadata has the episode's seed and suite and, at its end, the env's figures."""
 
     goal: str = Field(description="The goal of the episode; empty if it has none")
@@ -50,7 +50,7 @@ class ResetOptions(BaseModel):
     suite: str | None = None
 
 
-class TextEnvironment(Environment[TextAction, TextObservation, State]):
+class TextEnvironment(Environment[TextAction, ServedObservation, State]):
     """A client's session, which plays one episode after another in an env of its own.
 
     Args:
@@ -65,7 +65,7 @@ class TextEnvironment(Environment[TextAction, TextObservation, State]):
         self._env: gymnasium.Env[Any, Any] | None = None
         self._options, self._steps, self._is_running = ResetOptions(), 0, False
 
-    def reset(self, seed: int | None = None, episode_id: str | None = None, **options: Any) -> TextObservation:
+    def reset(self, seed: int | None = None, episode_id: str | None = None, **options: Any) -> ServedObservation:
         """Start an episode. Equal seeds give equal episodes; without one, it is drawn from the training seeds.
 
         Raises:
@@ -93,7 +93,7 @@ class TextEnvironment(Environment[TextAction, TextObservation, State]):
         self._is_running = True
         return self._observed({"tools": [*self._shown.tools]} if self._shown.tools else {})
 
-    def step(self, action: TextAction, timeout_s: float | None = None, **options: Any) -> TextObservation:
+    def step(self, action: TextAction, timeout_s: float | None = None, **options: Any) -> ServedObservation:
         """Take an action.
 
         Raises:
@@ -132,9 +132,9 @@ class TextEnvironment(Environment[TextAction, TextObservation, State]):
         if env is not None:
             self._ask("close", env.close)
 
-    def _observed(self, more: Mapping[str, Any], **result: Any) -> TextObservation:
+    def _observed(self, more: Mapping[str, Any], **result: Any) -> ServedObservation:
         reads, options = self._world.reads, self._options
-        return TextObservation(
+        return ServedObservation(
             goal=reads(self._shown.goal),
             text=reads("\n".join(self._shown.descriptions)),
             actions=[reads(name) for name in self._admissible()],
@@ -186,9 +186,9 @@ def make_app(
     Args:
         env, overrides: Its id and settings (see `groundling.serving.text_worlds.served_worlds`).
         max_sessions: Maximum number of clients at a time.
-        token, hosts: See `groundling.serving.http.Guard`.
+        token, hosts: See `groundling.serving.http.AccessControl`.
     """
     make = functools.partial(TextEnvironment, served_worlds(env, overrides))
-    app = create_app(make, TextAction, TextObservation, env, max_sessions)
-    app.add_middleware(Guard, token=token, hosts=hosts)
+    app = create_app(make, TextAction, ServedObservation, env, max_sessions)
+    app.add_middleware(AccessControl, token=token, hosts=hosts)
     return app

@@ -63,7 +63,7 @@ class _Message(_Object):
         return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
 
 
-class Request(_Object):
+class CompletionRequest(_Object):
     """The body of ``/v1/chat/completions``, which has ``messages``, or ``/v1/completions``, which has a ``prompt``."""
 
     model: str | None = None
@@ -82,7 +82,7 @@ class Request(_Object):
     choices: Annotated[list[_Choice], Field(min_length=1, max_length=1024)] = Field([], validation_alias=_CHOICES)
 
     @model_validator(mode="after")
-    def _check_effects(self) -> "Request":
+    def _check_effects(self) -> "CompletionRequest":
         unused = {"stop", "top_p", "top_k"} if self.choices else set()
         if unused := self.model_fields_set & (unused | ({"top_logprobs"} if self.logprobs is not True else set())):
             raise ValueError(f"{min(unused)} has no effect in this request: remove it")
@@ -120,10 +120,10 @@ class Request(_Object):
         return Sampling(temperature=self.temperature, top_k=max(0, self.top_k), top_p=self.top_p)
 
 
-def parse(body: bytes, is_chat: bool) -> Request:
+def parse(body: bytes, is_chat: bool) -> CompletionRequest:
     """Parse a request's body; raise `GroundlingError` if it is invalid."""
     try:
-        request = Request.model_validate_json(body)
+        request = CompletionRequest.model_validate_json(body)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place, message = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")

@@ -15,19 +15,19 @@ from torch import Tensor
 
 from groundling.lm.language_model import answer_states, states_after
 from groundling.lm.write.sampling import draw, filtered
-from groundling.serving.requests import MAX_TEXTS, Request, Source
+from groundling.serving.requests import MAX_TEXTS, CompletionRequest, Source
 from groundling.serving.served_policy import ServedPolicy
 from groundling.tokenization.detokenize import Continuation
 
 
 @dataclass(eq=False)
-class Answer:
+class Completion:
     """A text that is written or chosen; log-probabilities are the model's, before temperature and filters."""
 
-    request: Request
+    request: CompletionRequest
     source: Source
     uniforms: random.Random
-    done: "Future[Answer]" = field(default_factory=Future)  # may be cancelled
+    done: "Future[Completion]" = field(default_factory=Future)  # may be cancelled
     prompt: list[int] = field(default_factory=list)  # token ids
     choice_ids: list[list[int]] = field(default_factory=list)  # token ids of the request's choices
     choice_log_probs: list[float] | None = None  # under the policy
@@ -75,15 +75,15 @@ class Writer:
 
     def __init__(self, policy: ServedPolicy) -> None:
         self._policy, self.lm, self._ends = policy, policy.lm, policy.lm.end_tokens.ids
-        self._arrived: queue.SimpleQueue[Answer | None] = queue.SimpleQueue()
+        self._arrived: queue.SimpleQueue[Completion | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    def submit(self, request: Request) -> "list[Future[Answer]]":
+    def submit(self, request: CompletionRequest) -> "list[Future[Completion]]":
         """Return the future answers, `n` for each prompt; `GroundlingError` is their error if the policy has none."""
         seed = secrets.randbits(64) if request.seed is None else request.seed
         asked = enumerate(itertools.product(request.sources, range(request.n)))
-        answers = [Answer(request, source, random.Random(f"{seed} {place}")) for place, (source, _) in asked]
+        answers = [Completion(request, source, random.Random(f"{seed} {place}")) for place, (source, _) in asked]
         for answer in answers:
             self._arrived.put(answer)
         return [answer.done for answer in answers]
@@ -95,7 +95,7 @@ class Writer:
 
     @torch.no_grad()
     def _run(self) -> None:
-        waiting: list[Answer] = []
+        waiting: list[Completion] = []
         with self.lm.keeping():
             while True:
                 while not waiting or not self._arrived.empty():
@@ -115,7 +115,7 @@ class Writer:
                             answer.done.set_result(answer)
                 waiting = [answer for answer in waiting if not answer.done.done()]
 
-    def _choose(self, answers: Sequence[Answer]) -> None:
+    def _choose(self, answers: Sequence[Completion]) -> None:
         """Score the choices of answers with equally many, choose, and score the tokens of what was chosen."""
         with _failing(answers):
             prompts = [answer.prompt for answer in answers]
@@ -131,7 +131,7 @@ class Writer:
                 answer.text, answer.finish = answer.request.choices[index], "stop"
                 answer.choice_log_probs = of_choices
 
-    def _write(self, answers: Sequence[Answer]) -> None:
+    def _write(self, answers: Sequence[Completion]) -> None:
         """Write one token of each answer."""
         with _failing(answers):
             with self.lm.autocast():
@@ -147,7 +147,7 @@ class Writer:
             return self.lm.backbone.logits(states).float().log_softmax(-1)
 
 
-def _sample(log_probs: Tensor, answers: Sequence[Answer]) -> list[int]:
+def _sample(log_probs: Tensor, answers: Sequence[Completion]) -> list[int]:
     """Return an index for each row (answers, n): the most likely one, or sampled as its request says."""
     chosen = log_probs.argmax(-1)
     samplings = [answer.request.sampling for answer in answers]
@@ -160,7 +160,7 @@ def _sample(log_probs: Tensor, answers: Sequence[Answer]) -> list[int]:
 
 
 @contextmanager
-def _failing(answers: Sequence[Answer]) -> Iterator[None]:
+def _failing(answers: Sequence[Completion]) -> Iterator[None]:
     """Pass errors to these answers, so that the thread can continue with others."""
     try:
         yield

@@ -80,7 +80,7 @@ class Chat:
         one, other = (self._whole(None, [words])[::-1] for words in (_WORDS, "x"))
         self._ending = one[: min(common_length(one, other), _ENDING)][::-1]
         if not grows:
-            self._render_whole("it writes different text before the last answer than before earlier ones")
+            self._render_whole("the template writes different text before the last answer than before earlier ones")
 
     def _render_whole(self, why: str) -> None:
         self.why_whole = why

@@ -22,7 +22,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
 }
 
 
-class TextWorld(gymnasium.Env[str, str]):
+class TextWorldGame(gymnasium.Env[str, str]):
     """One of the engine's challenges: coin_collector, treasure_hunter, simple, cooking.
 
     An observation consists of the result of the last action, the room and the inventory. ``info["actions"]`` lists the

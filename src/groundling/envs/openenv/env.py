@@ -25,7 +25,7 @@ _FULL, _REJECTED = "CAPACITY_REACHED", "VALIDATION_ERROR"  # OpenEnv's error cod
 _FIELD = re.compile(r"\{([\w.-]+)\}")
 
 
-class Answer(NamedTuple):
+class ServerStep(NamedTuple):
     observation: dict[str, Any]
     reward: float
     done: bool
@@ -167,7 +167,7 @@ class OpenEnv(gymnasium.Env[dict[str, Any], str]):
                 raise
             self._lose(f"does not return: {error}")
 
-    def _ask(self, what: str, call: Callable[[], Any]) -> Answer:
+    def _ask(self, what: str, call: Callable[[], Any]) -> ServerStep:
         """Return a checked answer; drop the session and raise `EnvLost` if there is none or it is invalid."""
         try:
             result = call()
@@ -196,7 +196,7 @@ class OpenEnv(gymnasium.Env[dict[str, Any], str]):
         if not isinstance(done, bool):
             self._lose(f"sent done={done!r:.60}: expected true or false")
         self._has_answered = True
-        return Answer(observation, float(reward), done)
+        return ServerStep(observation, float(reward), done)
 
     def _lose(self, reason: str) -> NoReturn:
         self.close()
@@ -205,7 +205,7 @@ class OpenEnv(gymnasium.Env[dict[str, Any], str]):
             raise RunError(f"{self} failed {self._losses} times without a step in between; at last, it {reason}")
         raise EnvLost(reason)
 
-    def _info(self, answer: Answer) -> dict[str, Any]:
+    def _info(self, answer: ServerStep) -> dict[str, Any]:
         """Return the info, or raise `MissingField`; the last observation of an episode may lack fields."""
         observation = answer.observation
         given = {**_mapping(observation.get("metadata")), **observation}
