@@ -74,7 +74,7 @@ def test_a_function_receives_what_it_takes(
 def test_an_error_says_that_completions_are_messages() -> None:
     with pytest.raises(ForeignError, match=r"read completion\[0\]\['content'\]\), raised TypeError"):
         _score(lambda completions: [float(text + "!") for text in completions], SAID)
-    with pytest.raises(TypeError):
+    with pytest.raises(ForeignError, match="<lambda>, called with 2 texts, raised TypeError"):
         _score(lambda completions: [float(text + 1) for text in completions], META)
 
 

@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,7 @@ def test_rows_of_one_prompt_go_to_one_split(id: str, tmp_path: Path) -> None:
     assert sorted(r for split in splits for s in split for r in s.references) == sorted(r["answer"] for r in rows)
 
 
-def refuse(blank: list[Sample]) -> None:
+def refuse(blank: Sequence[Sample]) -> None:
     raise GroundlingError(f"{blank[0].id} is blank")
 
 

@@ -16,8 +16,8 @@ from tests.judges.asking.annotating import QUESTION, ROWS, LongerJudge, annotate
 from tests.judges.asking.chat_server import ChatServer, serving
 
 GOLD = Question("gold", world="nethack")
-judges.register("test-function")(lambda first, second: len(first) > len(second))
-judges.register("test-number")(lambda: 1)
+judges.register("test-function")(lambda first, second: len(first) > len(second))  # type: ignore[arg-type,return-value]
+judges.register("test-number")(lambda: 1)  # type: ignore[arg-type,return-value]
 
 
 def test_each_distinct_unordered_pair_is_asked_once(tmp_path: Path) -> None:
