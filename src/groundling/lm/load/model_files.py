@@ -131,8 +131,7 @@ def resolve(path: str | Path) -> str:
             'install sentencepiece, convert it with python -c "from transformers import T5Tokenizer as T; '
             "T.from_pretrained('FOLDER', extra_ids=0).save_pretrained('FOLDER')\", and pass FOLDER"
         )
-    is_local = folder.exists() or folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1
-    if is_local or ("/" in name and folder.parent.is_dir()):  # models/typo is no reason to ask the hub
+    if folder.exists() or folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
         raise GroundlingError(
             f"no model folder at {path}: use a folder, a GGUF file, a hub id, 'starter', 'starter-causal' or 'smollm2'"
         )
