@@ -70,7 +70,7 @@ def texts_name_their_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     """A policy that writes its checkpoint's digest and its number of tokens, which takes no seconds."""
     record: dict[str, Any] = {}
 
-    def policy(target: Target, agent: str) -> None:
+    def policy(target: Target, agent: str, **_: object) -> None:
         assert target.checkpoint is not None
         tokens = target.config.model_dump()["world"]["num_tokens"]
         record.update(text=checkpoint.digest_of(target.checkpoint), tokens=tokens)

@@ -110,8 +110,7 @@ def refused(message, path, **options):
 
 def test_missing_models(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "models").mkdir()
-    for path in (tmp_path / "nowhere", "./nowhere", "a/b/c", "models/nowhere"):
+    for path in (tmp_path / "nowhere", "./nowhere", "a/b/c"):
         refused(r"no model folder at .*(nowhere|a/b/c)", path)
     refused(r"no config\.json", tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

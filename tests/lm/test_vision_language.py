@@ -22,7 +22,7 @@ _TEXT = {
     "num_key_value_heads": 2,
     "intermediate_size": 64,
     "head_dim": 8,
-    "vocab_size": 1024,
+    "vocab_size": 1408,
     "max_position_embeddings": 128,
     "bos_token_id": None,
     "eos_token_id": 0,
@@ -119,7 +119,7 @@ def test_a_model_with_its_own_code_keeps_its_class(tmp_path: Path) -> None:
     AutoConfig.register("test_own_vl", Own, exist_ok=True)
     AutoModelForCausalLM.register(Own, OwnLM, exist_ok=True)
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    Own(vision_config={"depth": 1}, vocab_size=1024, **sizes).save_pretrained(tmp_path)
+    Own(vision_config={"depth": 1}, vocab_size=1408, **sizes).save_pretrained(tmp_path)
     for path in STARTERS["starter-causal"].glob("*token*"):
         shutil.copy(path, tmp_path)
     assert type(LanguageModel.from_pretrained(tmp_path, init="random").model) is OwnLM
