@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from groundling.envs.babyai_text import ACTIONS
-from groundling.envs.make import check_registered, is_server
+from groundling.envs.make import check_registered
+from groundling.envs.openenv.env import PREFIX
 from groundling.envs.text_env import GoalKey
 from groundling.errors import ConfigError
 from groundling.fields import (
@@ -36,7 +37,7 @@ class TextConfig(WorldConfig):
     PLACE: ClassVar[str] = "env"
 
     id: str = "text"
-    env: Annotated[str, OfEvaluation, CommandLineOnly.when(is_server)]
+    env: Annotated[str, OfEvaluation, CommandLineOnly.when(lambda env: env.startswith(PREFIX))]
     """Any BabyAI or MiniGrid env that is registered with Gymnasium, your own text env, or openenv:URL, the env of an
     OpenEnv server."""
     args: Annotated[dict[str, Any], OfEvaluation] = {}
