@@ -46,7 +46,7 @@ def test_episodes_follow_from_their_seeds_and_actions(
     _, args, actions = CASES[id]
     played = check_env(id, args, actions, num_episodes=2)
     assert played.most_actions > 1
-    assert any("start exactly like" in doubt for doubt in played.doubts) == (id == "Gem-v0")  # the number is hidden
+    assert not any("start exactly like" in doubt for doubt in played.doubts)
 
 
 def test_held_out_lakes_are_not_in_training() -> None:
