@@ -206,7 +206,8 @@ def table(rows: list[dict[str, Any]]) -> str:
         "Return and success over 200 held-out episodes with 95% intervals, at the start and after training with default "
         "settings apart from the overrides in the script. The model is an untrained Llama (0.35 M) whose tokens are "
         "characters; in the shop, its clone. count_bits has only seven questions, so its held-out questions are also "
-        "training questions: its rows show that training works, not that it generalises.",
+        "training questions, and GuessTheNumber has twenty secrets: the rows show that training works, not that it "
+        "generalises.",
         "",
         "| world | seed | start | trained | success at the start | trained | CPU s |",
         "|---|--:|---|---|---|---|--:|",
