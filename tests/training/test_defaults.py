@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from groundling.config.compose import compose, experiments, is_open
@@ -15,6 +17,7 @@ from groundling.lm.load.size import ModelSize, size_of
 from groundling.training.build import check_suits, world_of
 from groundling.training.checkpoint import open_run, write_settings
 from groundling.training.defaults import Facts, applicable, compose_fitted, recommended
+from tests.envs import echo  # noqa: F401  (registers test/Echo-v0)
 
 _STARTER = Facts(ModelSize(1_000_000), "ppo", "action_writing", "choice")
 _NEW = replace(_STARTER, size=ModelSize(3_000_000, is_trained=False))
@@ -82,6 +85,21 @@ def test_facts_decide_the_other_settings(facts: Facts, expected: dict[str, Any])
 )
 def test_settings_that_the_facts_do_not_call_for_are_left_out(facts: Facts, absent: str) -> None:
     assert absent not in _values(facts)
+
+
+def test_an_env_where_any_text_is_an_action_gets_settings_for_free_text() -> None:
+    chosen = {
+        env: compose_fitted("text", [f"world.env={env}", "policy.id=action_generating", "model.path=starter-causal"])
+        for env in ("test/Echo-v0", "BabyAI-GoToLocal-v0")
+    }
+    temperatures = [config.policy.args.get("temperature") for config in chosen.values()]
+    assert temperatures == [None, 2.0]
+
+
+def test_only_a_models_own_weights_are_counted(tmp_path: Path) -> None:
+    shutil.copytree(STARTERS["starter-causal"], tmp_path / "checkpoint")
+    save_file({"moments": torch.zeros(1000, 1000)}, tmp_path / "checkpoint" / "optimizer.safetensors")
+    assert size_of(Source(str(tmp_path / "checkpoint"))) == size_of(Source("starter-causal"))
 
 
 def test_a_folder_is_treated_like_the_same_model_by_name(tmp_path: Path) -> None:

@@ -220,13 +220,20 @@ def check_prompts(ids: Sequence[str], key: str, least: int) -> tuple[str, ...]:
     return tuple(ids)
 
 
+def replaced(text: str, replacements: Mapping[str, str]) -> str:
+    """Return a text in which words are replaced, in order, as in GLAM's tests."""
+    for word, other in replacements.items():
+        text = text.replace(word, other)
+    return text
+
+
 class PromptReader:
     """Turns observations into prompts.
 
     Args:
         prompt: Id of a registered prompt. If several ids are passed, each episode uses one of them.
         language: Language of the prompt; the env must use the same language.
-        replacements: Words and their replacements, applied in order to the whole prompt, as in GLAM's tests.
+        replacements: Words and their replacements, applied in order to the whole prompt (see `replaced`).
         system: Replaces the system prompt of a conversation.
     """
 
@@ -271,6 +278,4 @@ class PromptReader:
         return [str(self.read(observation, id)) for id in self._ids]
 
     def _replaced(self, text: str) -> str:
-        for word, other in self._replacements.items():
-            text = text.replace(word, other)
-        return text
+        return replaced(text, self._replacements)

@@ -11,6 +11,7 @@ from groundling.config.compose import changed, compose
 from groundling.envs.make import TextEnvMaker, name_actions
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError
+from groundling.prompts.prompt import replaced
 from groundling.training.build import world_of
 
 SETTINGS = ("args", "actions", "goal", "goal_key", "language", "step_limit")
@@ -35,9 +36,7 @@ class ServedWorld:
         return replace(maker, goal=self.config.reads_goal)()
 
     def reads(self, text: str) -> str:
-        for word, other in self.replacements.items():
-            text = text.replace(word, other)
-        return text
+        return replaced(text, self.replacements)
 
 
 def served_worlds(env: str, overrides: Sequence[str] = ()) -> dict[str | None, ServedWorld]:

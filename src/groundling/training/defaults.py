@@ -21,7 +21,6 @@ from groundling.registry import declarations, named_parameters
 from groundling.training.build import world_of
 from groundling.training.checkpoint import SETTINGS_FILE
 from groundling.training.tracking import read_metrics
-from groundling.worlds import kind
 
 _UPDATES = 15  # In short trainings
 _TEXT_UPDATES, _FEWEST_TEXTS = 30, 16  # Updates in short trainings of text generation, and texts between them
@@ -183,18 +182,18 @@ def facts_of(config: Config) -> Facts:
     size = size_of(Source(model.path, model.revision, model.trust_remote_code))
     if model.init != "pretrained":
         size = ModelSize(size.parameters, is_trained=False)
-    world, learner = config.world, algorithms.get(config.algorithm.id)
+    settings, learner, world = config.world, algorithms.get(config.algorithm.id), world_of(config)
     return Facts(
         size,
         config.algorithm.id,
         config.policy.id,
-        kind(world.id).offers.action,
+        world.spec.action,
         bool(model.lora) or size.has_adapter,
-        world.num_rows * world.steps_per_row,
-        world.num_rows,
+        settings.num_rows * settings.steps_per_row,
+        settings.num_rows,
         config.training.steps,
-        group if (group := getattr(world, "texts_per_prompt", 1)) > 1 else Facts.texts_per_prompt,
-        world_of(config).longest_episode if getattr(learner, "compares_episodes", False) else None,
+        group if (group := getattr(settings, "texts_per_prompt", 1)) > 1 else Facts.texts_per_prompt,
+        world.longest_episode if getattr(learner, "compares_episodes", False) else None,
     )
 
 

@@ -37,7 +37,8 @@ def _create(dataset: str, split: str, size: int, params: str) -> Any:
 
 class ReasoningGym(gymnasium.Env[str, str]):
     """A question as an episode of one turn; any text is an answer. The reward is the verifier's score of the answer,
-    between 0 and 1, and 1 is success. Held-out episodes have other questions than training episodes.
+    between 0 and 1, and 1 is success. Held-out questions are generated with other seeds, but a dataset with few questions,
+    such as ``count_bits`` of small numbers, repeats them; ``check-env`` counts these.
 
     Args:
         dataset: Name of a dataset, such as ``letter_counting``.

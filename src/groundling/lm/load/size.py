@@ -28,7 +28,8 @@ def size_of(source: Source) -> ModelSize:
     if (base := adapter_base(path)) is not None:
         return ModelSize(size_of(Source(base, source.revision, source.trust_remote_code)).parameters, True, True)
     check_model_files(path)
-    if files := sorted(Path(path).glob("*.safetensors")):
+    # A checkpoint of a run also has files of the optimizer and of heads.
+    if files := sorted(Path(path).glob("model*.safetensors")) or sorted(Path(path).glob("*.safetensors")):
         try:
             return _size_of_files(files)
         except SafetensorError:
