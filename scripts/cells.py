@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -32,19 +33,19 @@ def run_cells(
     rows = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
     done = {tuple(row[name] for name in names) for row in rows}
     left = [cell for cell in cells if tuple(cell) not in done]
-    running: list[tuple[Sequence[Any], subprocess.Popen[str]]] = []
-    while left or running:
-        while left and len(running) < jobs:
-            cell = left.pop(0)
-            words = [sys.executable, *command, *map(str, cell)]
-            running.append((cell, subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)))
-        cell, process = running.pop(0)
-        printed, errors = process.communicate()
-        if process.returncode:
-            print(f"{cell} failed: {errors.strip()[-300:]}", flush=True)
-            continue
-        rows.append(json.loads(printed.splitlines()[-1]))
-        with kept.open("a") as file:
-            file.write(json.dumps(rows[-1]) + "\n")
-        (output / "README.md").write_text(table(rows))
-        print(len(rows), json.dumps(rows[-1]), flush=True)
+
+    def run(cell: Sequence[Any]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, *command, *map(str, cell)], capture_output=True, text=True)
+
+    with ThreadPoolExecutor(jobs) as pool:
+        running = {pool.submit(run, cell): cell for cell in left}
+        for future in as_completed(running):
+            ended = future.result()
+            if ended.returncode:
+                print(f"{running[future]} failed: {ended.stderr.strip()[-300:]}", flush=True)
+                continue
+            rows.append(json.loads(ended.stdout.splitlines()[-1]))
+            with kept.open("a") as file:
+                file.write(json.dumps(rows[-1]) + "\n")
+            (output / "README.md").write_text(table(rows))
+            print(len(rows), json.dumps(rows[-1]), flush=True)

@@ -2,7 +2,8 @@
 
     OMP_NUM_THREADS=1 python -m scripts.defaults_grid --output results/defaults --jobs 2
 
-Five models as folders, four algorithms, four worlds and two seeds. Each cell is trained through the Python API with
+Five models as folders, four algorithms, four worlds and two seeds; then SmolLM2 with LoRA adapters, two algorithms and
+two worlds. Each cell is trained through the Python API with
 the settings that Groundling chooses, and compared with the untrained model on the same held-out episodes. A cell counts
 if the 95% intervals are disjoint, or if the run itself reports why it cannot learn. Finished cells are kept in
 ``cells.jsonl``, so an interrupted grid continues.
@@ -99,6 +100,8 @@ class Echo(gymnasium.Env[str, str]):
 
 WORLDS: dict[str, Any] = {"plain": Corridor, "changing": Treasures, "free text": Echo, "texts": None}
 STEPS = {"plain": 6_000, "changing": 4_000, "free text": 2_000, "texts": 40_000}
+SMOLLM2, SMOLLM2_STEPS = "smollm2", 2_000
+SMOLLM2_CELLS = [*product([SMOLLM2], ("ppo", "grpo"), ("plain", "changing"), SEEDS)]
 LENGTHS = {"free text": "policy.args.max_action_tokens=8", "texts": "world.num_tokens=16"}  # The worlds' longest text
 CONSTANT = {"plain": 0.5, "changing": 1 / 3, "free text": 0.6}  # Return of an agent that always gives the best answer
 VERBS = ("Describe", "Count", "Name", "Find", "Draw", "Sell")
@@ -170,14 +173,18 @@ def run_cell(folder: Path, model: str, algorithm: str, world: str, seed: int, st
     import groundling as gl
     from groundling.training import diagnosis
 
-    common: dict[str, Any] = {"algorithm": algorithm, "seed": seed, "steps": steps or STEPS[world]}
+    is_large = model == SMOLLM2
+    steps = steps or (SMOLLM2_STEPS if is_large else STEPS[world])
+    common: dict[str, Any] = {"algorithm": algorithm, "seed": seed, "steps": steps}
+    path = model if is_large else str(folder / model)
+    adapters = ["model.lora={r: 16, target_modules: all-linear}"] if is_large else []
     run_dir = Path(tempfile.mkdtemp(prefix="defaults-grid-")) / "run"
     if WORLDS[world] is None:
-        run = gl.finetune(str(folder / model), vowels, PROMPTS, run_dir=run_dir, overrides=[LENGTHS[world]], **common)
+        run = gl.finetune(path, vowels, PROMPTS, run_dir=run_dir, overrides=[LENGTHS[world]], **common)
         metric = "reward/vowels"
     else:
-        lengths = [LENGTHS[world]] if world in LENGTHS else []
-        run = gl.train(world=WORLDS[world], model=str(folder / model), run_dir=run_dir, overrides=lengths, **common)
+        overrides = adapters + ([LENGTHS[world]] if world in LENGTHS else [])
+        run = gl.train(world=WORLDS[world], model=path, run_dir=run_dir, overrides=overrides, **common)
         metric = "return"
     trained = resource.getrusage(resource.RUSAGE_SELF)
     figures = run.evaluate(episodes=200).figures
@@ -204,7 +211,7 @@ def run_cell(folder: Path, model: str, algorithm: str, world: str, seed: int, st
 def cells() -> Iterator[tuple[str, str, str, int]]:
     order = list(product(MODELS, ALGORITHMS, WORLDS, SEEDS))
     random.Random(0).shuffle(order)  # so that a part of the grid is a fair sample of it
-    yield from order
+    yield from [*order, *SMOLLM2_CELLS]
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -232,7 +239,9 @@ def table(rows: list[dict[str, Any]]) -> str:
         "| model | world | " + " | ".join(ALGORITHMS) + " |",
         "|---|---|" + "---|" * len(ALGORITHMS),
     ]
-    for model, world in product(MODELS, WORLDS):
+    for model, world in product((*MODELS, SMOLLM2), WORLDS):
+        if not any((row["model"], row["world"]) == (model, world) for row in rows):
+            continue
         line = [model, world]
         for algorithm in ALGORITHMS:
             shown = []

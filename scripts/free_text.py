@@ -208,8 +208,8 @@ def table(rows: list[dict[str, Any]]) -> str:
         "settings apart from the overrides in the script. The model is an untrained Llama (0.35 M) whose tokens are "
         "characters; in the shop, its clone. The rows show that training works, not that the agent reads or generalises: "
         "count_bits has only seven questions, GuessTheNumber twenty secrets, and both are the same in training. An agent "
-        "that always gives the same answer has a return of .72 in GuessTheNumber (10), .43 in count_bits (1 or 2), .25 in the "
-        "shop.",
+        "that always gives the same answer has a return of .72 in GuessTheNumber (10), .43 in count_bits (1 or 2), .25 in "
+        "the shop.",
         "",
         "| world | seed | start | trained | success at the start | trained | CPU s |",
         "|---|--:|---|---|---|---|--:|",
