@@ -1,4 +1,4 @@
-"""A calculator as a tool: the public methods of a class are the tools of a language model."""
+"""A calculator as a tool: the public methods of a class become tools for a language model."""
 
 import random
 
@@ -8,7 +8,7 @@ from groundling.envs import ToolEnv
 
 
 class Calculator:
-    """Answer a question with the help of a tool; the reward is 1 for the right answer."""
+    """Answer a question with the help of a tool. The reward is 1 for the right answer."""
 
     def reset(self, seed: int) -> str:
         self.a, self.b = random.Random(seed).sample(range(10, 100), 2)

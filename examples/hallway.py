@@ -1,4 +1,4 @@
-"""A custom env and a custom algorithm. Train them from the command line:
+"""A custom env and a custom algorithm, trained from the command line:
 
 groundling train hallway --config-dir examples --import examples.hallway
 """
@@ -16,7 +16,7 @@ COLOURS = ("red", "green", "blue", "yellow", "grey")
 
 
 class Hallway(gymnasium.Env[dict[str, str], Any]):
-    """Five doors in a row; the mission names one."""
+    """A row of five doors, one of which the mission tells the agent to open."""
 
     observation_space = gymnasium.spaces.Dict({"mission": gymnasium.spaces.Text(40)})
     action_space = gymnasium.spaces.Discrete(3)  # go left, go right, open the door
@@ -46,7 +46,7 @@ gymnasium.register("Hallway-v0", entry_point=Hallway)  # type: ignore[arg-type]
 @register("reinforce")
 @dataclass
 class Reinforce(Algorithm):
-    """REINFORCE with the value function as baseline (Williams 1992): one step on the whole rollout."""
+    """REINFORCE with a value function as the baseline (Williams 1992), with one optimizer step per rollout."""
 
     learning_rate: float = 1e-3
     gamma: float = 0.99

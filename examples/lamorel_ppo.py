@@ -28,7 +28,7 @@ for epoch in range(20):
     stored = actions, log_probs, standardise(advantages), values, returns
     for minibatch in (part for _ in range(4) for part in torch.randperm(len(seen)).split(64)):
         optimizer.zero_grad()
-        for half in minibatch.chunk(2)[processes.share(2)]:  # gradients accumulate, also across processes
+        for half in minibatch.chunk(2)[processes.share(2)]:  # gradients are summed, also across processes
             action, old, gain, value, target = (tensor.flatten()[half] for tensor in stored)
             new = policy.evaluate([seen[i] for i in half], action)
             loss = ppo_loss(new.log_probs, old, gain, new.values, value, target, new.entropies)

@@ -21,7 +21,7 @@ class SuccessHead(nn.Module):
 
 @policies.register("frozen_encoder")
 class FrozenEncoderPolicy(ActionScoringPolicy):
-    """Train only the decoder: optimizers skip weights without gradients, here the encoder and its embeddings.
+    """Train only the decoder: optimizers skip frozen weights, here those of the encoder and its embeddings.
 
     Acting, learning, checkpoints and evaluation are inherited.
     """

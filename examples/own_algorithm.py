@@ -1,4 +1,4 @@
-"""A custom algorithm on whole texts: imitate the better half of the rollout (expert iteration).
+"""A custom algorithm for whole texts: imitate the better half of each rollout (expert iteration).
 
 groundling train rl4lms/increasing_numbers_ppo --import examples.own_algorithm algorithm.id=best_half ~algorithm.args
 """
@@ -14,7 +14,7 @@ from groundling.policies import Policy
 @register("best_half")
 @dataclass
 class BestHalf(Algorithm):
-    """Maximise the likelihood of texts with at least the median reward; for all policies that generate text."""
+    """Maximise the likelihood of texts with at least the median reward. Works with all policies that generate text."""
 
     learning_rate: float = 1e-3
     gamma: float = 1.0

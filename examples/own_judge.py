@@ -2,8 +2,8 @@
 
     groundling annotate DATASET --judge variety least=2 --import examples.own_judge
 
-It prefers the segment with more distinct words. This judge reads the captions directly; the client of a
-language model's server would send `request.conversation` and return the text of the reply.
+It prefers the segment with more distinct words. This judge reads the captions directly; a client of a
+language model server would send `request.conversation` and return the text of the reply.
 """
 
 from typing import Any
@@ -16,14 +16,14 @@ class VarietyJudge(Judge):
     """Prefer the segment with more distinct words.
 
     Args:
-        least: Smallest difference that is not a tie.
+        least: Smallest difference that does not count as a tie.
     """
 
     def __init__(self, least: int = 1) -> None:
         self.least = least
 
     def identity(self) -> dict[str, Any]:
-        """Return the settings that the answers depend on: answers with a different identity are not reused."""
+        """Return the settings on which the answers depend. Answers with a different identity are not reused."""
         return {"judge": "variety", "least": self.least}
 
     def answer(self, request: Request) -> str:

@@ -3,7 +3,7 @@
     python examples/own_loop.py
     torchrun --nproc-per-node 2 examples/own_loop.py      # the same results: the processes share the prompts
 
-A language model learns to answer where an object is, with a reward for the right answer.
+A language model learns to say where an object is, and is rewarded for the right answer.
 """
 
 import torch
@@ -28,7 +28,7 @@ class Baseline(nn.Module):
 
 
 def train(updates: int = 30, batch: int = 16) -> list[float]:
-    """Train with REINFORCE; return the mean reward of each update, equal on all processes."""
+    """Train with REINFORCE; return the mean reward of each update, which is the same in all processes."""
     processes = Processes.join("cpu")
     torch.manual_seed(0)  # the same prompts, answers and initial weights in all processes
     lm = LanguageModel.from_pretrained("starter")

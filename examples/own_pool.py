@@ -1,4 +1,4 @@
-"""A custom pool of prompts, whose answers are generated token by token: `python -m examples.own_pool`."""
+"""A custom pool of prompts, answered token by token: `python -m examples.own_pool`."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ FIRST = {"train": 1, "val": 1001, "test": 2001}  # splits have no sums in common
 
 @pools.register("sums")
 class Sums(Pool):
-    """Additions, answered in digits."""
+    """Addition problems, answered in digits."""
 
     def __init__(self, size: int = 100) -> None:
         self.size = size
@@ -23,7 +23,7 @@ class Sums(Pool):
 
 
 def right(prompts: list[str], generations: list[str], references: list[list[str]], meta: object = None) -> list[float]:
-    """Return reward 1 for the right answer."""
+    """Return a reward of 1 for each right answer."""
     return [float(text.strip() in known) for text, known in zip(generations, references, strict=True)]
 
 

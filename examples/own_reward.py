@@ -29,7 +29,7 @@ def no_echo(prompts: Sequence[str], generations: Sequence[str]) -> list[float]:
 @gl.rewards.register("new_words")
 @dataclass(kw_only=True)
 class NewWords(gl.rewards.TokenReward):
-    """Return reward 1 for each token that completes a new word."""
+    """Return a reward of 1 for each token that completes a new word."""
 
     def at_token(self, prompt: str, previous: str, current: str, done: bool, *_: Any) -> float:
         return float(len(set(current.split())) > len(set(previous.split())))

@@ -1,7 +1,7 @@
 """A custom kind of world: count up or down to a number.
 
 All commands accept it with ``--import examples.own_world`` and an experiment with ``world: {id: counting}``. Its
-observations are numbers, so it needs a policy that accepts numbers.
+observations are numbers, so it requires a policy that accepts numbers.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ class CountingConfig(WorldConfig):
 
 
 class Counter:
-    """A game that starts at -1, 0 or 1; action 1 counts up, action 0 down."""
+    """A game that starts at -1, 0 or 1. Action 1 counts up, and action 0 counts down."""
 
     def __init__(self, target: int, seed: int) -> None:
         self.target, self.number, self.steps = target, seed % 3 - 1, 0

@@ -1,6 +1,6 @@
-"""PPO in a custom loop: `python examples/ppo_loop.py`, two minutes on one core.
+"""PPO in a custom loop: `python examples/ppo_loop.py` (two minutes on one core).
 
-A language model learns to go to a red ball in an otherwise empty room. The loop consists of a world, a policy and an
+A language model learns to go to a red ball in an otherwise empty room. The loop uses a world, a policy and an
 algorithm: collect a rollout, update, repeat.
 """
 

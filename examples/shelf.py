@@ -16,7 +16,7 @@ THINGS = [f"{color} {noun}" for color in COLORS for noun in NOUNS]
 
 
 class Shelf(gymnasium.Env[str, str]):
-    """A row of shelves; the object named in the goal is on one of them. Take it, or go to the next shelf."""
+    """A row of shelves, one of which has the object named in the goal. Take an object, or go to the next shelf."""
 
     observation_space = gymnasium.spaces.Text(10_000)
     action_space = gymnasium.spaces.Text(100)  # actions are the texts in info["actions"]
