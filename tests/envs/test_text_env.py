@@ -175,7 +175,7 @@ def test_a_goal_is_read_under_a_key() -> None:
     env = TextEnv(Quest(), goal=GoalKey("quest"))
     goal = env.reset(seed=1)[1]["goal"]
     assert goal.startswith("open") and env.step("wait")[-1]["goal"] == goal  # it stays in effect
-    with pytest.raises(ConfigError, match=r"world\.goal_key=task gives no goal at reset; .*: actions, quest"):
+    with pytest.raises(ConfigError, match=r"world\.goal_key=task returns no goal at reset; .*: actions, quest"):
         TextEnv(Quest(), goal=GoalKey("task")).reset(seed=1)
 
 
