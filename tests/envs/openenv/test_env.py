@@ -148,7 +148,7 @@ def test_a_lost_session_returns_to_its_state(connect: Connect) -> None:
 def test_without_seeds_a_lost_episode_is_cut_off(connect: Connect) -> None:
     connect(Server({4: ConnectionError("gone")}, keeps_seeds=False))
     (envs := make_envs(num_envs=1)).reset()
-    with pytest.warns(UserWarning, match="keeps no seeds; the episode is cut off"):
+    with pytest.warns(UserWarning, match="does not use seeds; the episode is cut off"):
         play(envs, 5)
     assert envs.incidents.cut_episodes == 1
 
@@ -164,7 +164,7 @@ def test_resuming(connect: Connect, keeps_seeds: bool, recwarn: pytest.WarningsR
     if keeps_seeds:
         assert resumed.observations() == envs.observations() and not recwarn.list
     else:
-        assert "keeps no seeds: the unfinished episodes of" in str(recwarn.pop().message)
+        assert "does not use seeds: the unfinished episodes of" in str(recwarn.pop().message)
         assert resumed.at_start().all()
 
 
