@@ -68,7 +68,7 @@ def test_texts_without_a_score_get_the_mean_and_are_counted() -> None:
 @pytest.mark.parametrize(
     ("args", "problem"),
     [
-        ({"rubric": " "}, "rubric is empty: say what makes a text deserve"),
+        ({"rubric": " "}, "rubric is empty: describe what makes a text deserve"),
         ({"scale": [5, 1]}, r"scale=\[5, 1\] must be two whole numbers"),
         ({"judge": "random"}, "judge=random cannot score single texts"),
         ({"judge": "rules"}, "pass your own, as in 'rules="),
