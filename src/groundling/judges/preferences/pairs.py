@@ -63,7 +63,7 @@ _HUNGER_WORDS = ("satiated", "not hungry", "hungry", "weak", "fainting", "fainte
 
 
 def caption(messages: NDArray[np.uint8], blstats: NDArray[np.integer] | None = None) -> str:
-    """Return a segment's messages, uint8 ``(L, 256)``, as text, followed by its last state if ``(L, 27)`` is passed."""
+    """Return a segment's messages, uint8 ``(L, 256)``, as text, followed by the last of its states, if passed."""
     lines = [join_captions(map(decode, messages))]
     if blstats is not None:
         depth, gold, hp, most_hp, level, hunger = blstats[-1][_STATUS].tolist()
