@@ -179,7 +179,7 @@ _ADVICE_ON_ORDER = (
 
 
 def _refuse_loss(text: str) -> NoReturn:
-    raise ConfigError(f"the env works in this process but not in a new one, which resuming a run requires: {text}")
+    raise ConfigError(f"the env works in this process but not in a new one, so runs could not be resumed: {text}")
 
 
 def _play_again(
@@ -298,6 +298,6 @@ def _one_sided(key: str, met: tuple[Counter[str], Counter[str]], resets: int) ->
             more = f" and {len(only) - _SHOWN} more" if len(only) > _SHOWN else ""
             warnings.append(
                 f"only {split} episodes have the {key} {shown}{more} ({resets} resets of each split): unless they are "
-                "held out on purpose, choose tasks with self.np_random, so that both splits have the same tasks"
+                "deliberately held out, choose tasks with self.np_random, so that both splits have the same tasks"
             )
     return warnings

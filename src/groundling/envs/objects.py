@@ -1,4 +1,4 @@
-"""Register Python objects with Gymnasium, so that a config can contain their id as the env."""
+"""Register Python objects as envs with Gymnasium, so that configs can refer to them by id."""
 
 import copy
 import functools

@@ -71,6 +71,6 @@ def _actions(id: str, args: Mapping[str, Any], info: Mapping[str, Any]) -> PartS
         listed = [name for name in ACTIONS if isinstance(info.get(name), list | tuple)]
         return PartSource("actions", f"info[{listed[0]!r}] at each step" if listed else "missing from info")
     more = ", …" if len(env.own_names) > _SHOWN else ""
-    origin = "numbers, as it has no names" if env.names_from is None else f"the env's attribute {env.names_from}"
+    origin = "numbers (no names found)" if env.names_from is None else f"the env's attribute {env.names_from}"
     text = f"{origin}: {', '.join(env.own_names[:_SHOWN])}{more}"
     return PartSource("actions", text, "actions", [*env.own_names])

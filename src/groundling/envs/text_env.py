@@ -153,7 +153,7 @@ def read_text_step(
         has_lists: Read the admissible actions.
 
     Raises:
-        ConfigError: There is no text, or a value is not a string, or UTF-8 cannot encode it.
+        ConfigError: There is no text, or a value is not a string that can be encoded as UTF-8.
     """
     is_first, goal = goal is None, _read_goal(observation, info, goal)
     descriptions: Any = info.get("descriptions")
@@ -335,7 +335,7 @@ class TextEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     Args:
         env: An env with a `Discrete` action space (action i is the i-th in the list) or a `Text` one (for strings).
-        goal: The goal, or a function that returns it; after reset, None keeps the episode's goal.
+        goal: The goal, or a function that returns it; in `step`, it may return None to keep the episode's goal.
         descriptions: A function that returns an observation's sentences, each of which may have several lines.
         actions: Names of all actions, or a function that returns the admissible ones (at least one) in any order.
     """
@@ -377,7 +377,7 @@ class TextEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 @dataclass(frozen=True)
 class GoalKey:
-    """Reads the goal from a key of the info or the observation; an argument ``goal`` for `TextEnv`."""
+    """Reads the goal from a key of the info or the observation; can be passed to `TextEnv` as ``goal``."""
 
     key: str
 

@@ -57,7 +57,7 @@ class FirstInteraction:
 
     @property
     def figures(self) -> dict[str, float]:
-        """Values to average over episodes into shares; ``first_precision`` is absent if there was no interaction."""
+        """Values whose averages over episodes are rates; ``first_precision`` is absent if there was no interaction."""
         figures = {f"first_{target}": float(self.target == target) for target in get_args(Target)}
         if self.target != "none":
             figures["first_precision"] = figures["first_named"]

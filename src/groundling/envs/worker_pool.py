@@ -85,7 +85,7 @@ class WorkerPool:
         self._workers[worker].send(key, value)
 
     def receive(self, worker: int, key: Hashable) -> Any:
-        """Wait for the next answer to ``key``. Raise `WorkerLost` (unless ``resend``) or, after many, `RunError`."""
+        """Wait for the next answer to ``key``. Raise `WorkerLost` (unless ``resend``), or `RunError` if lost often."""
         process = self._workers[worker]
         while True:
             try:

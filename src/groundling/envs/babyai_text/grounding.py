@@ -170,9 +170,10 @@ CONTROLS = {
 
 
 def swap(env: Any, asked: list[Asked], mission: str, rng: np.random.Generator) -> tuple[str, list[Asked]] | None:
-    """Replace each thing to interact with first with a different one that is within reach, not described by the
-    mission, and unique if possible. Return the new mission and its first interactions, or None if there is no such
-    thing. ``env`` must be unwrapped and at the start of an episode; ``asked`` is the result of `asked_first`.
+    """Replace the things in the mission that the agent must interact with first by others that are within reach, not
+    described by the mission, and unique if possible. Return the new mission and its first interactions, or None if
+    there are no such things. ``env`` must be unwrapped and at the start of an episode; ``asked`` is the result of
+    `asked_first`.
     """
 
     def look_of(thing: Any) -> tuple[str, str]:

@@ -41,7 +41,7 @@ class TextArena(gymnasium.Env[str, str]):
                 while isinstance(self._game, textarena.Wrapper):  # wrappers repeat all earlier messages
                     self._game = self._game.env
                 self._game.reset(num_players=1, seed=0)
-            except (AssertionError, LookupError, SyntaxError) as error:  # players, NLTK data, a newer Python
+            except (AssertionError, LookupError, SyntaxError) as error:  # player count, NLTK data or Python version
                 raise ConfigError(f"TextArena cannot start {game}: {' '.join(str(error).split()):.200}") from error
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:

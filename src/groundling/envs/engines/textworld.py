@@ -1,4 +1,4 @@
-"""TextWorld games (Côté et al. 2018, arXiv 1806.11532), generated from a seed, as text envs."""
+"""TextWorld (Côté et al. 2018, arXiv 1806.11532): text envs with games that are generated from a seed."""
 
 import hashlib
 import json

@@ -85,7 +85,7 @@ def _overlap(row: int, column: int, rows: int, columns: int) -> tuple[_Slices, _
 
 
 def vector_features(blstats: np.ndarray, out: np.ndarray, vector: str = "full") -> None:
-    """Scale blstats ``(..., 27)`` by factors from `VECTORS` and clip them, into ``out``, float32 of the same shape."""
+    """Write blstats ``(..., 27)``, scaled by `VECTORS` and clipped, to ``out``, float32 of the same shape."""
     np.multiply(blstats, VECTORS[vector], out=out)
     np.maximum(out, -VECTOR_LIMIT, out=out)
     np.minimum(out, VECTOR_LIMIT, out=out)

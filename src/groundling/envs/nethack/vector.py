@@ -84,7 +84,8 @@ class NetHackVectorEnv:
         warn: Called with messages about lost envs.
 
     Raises:
-        ConfigError: nle is missing, the task or an argument does not exist, or the numbers do not fit together.
+        ConfigError: nle is missing, the task or an argument does not exist, or the numbers of envs, workers and groups
+            are incompatible.
     """
 
     def __init__(

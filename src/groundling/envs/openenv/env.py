@@ -44,9 +44,9 @@ class OpenEnv(gymnasium.Env[dict[str, Any], str]):
     Args:
         url: Address of the server, such as ``http://127.0.0.1:8000``.
         action: Name of the action's field that the agent sets.
-        constants: Values of the other fields, the same for every action.
+        constants: Values of the action's other fields, the same for every action.
         admissible: Field that lists the admissible values of ``action``, or the list itself; None to allow any text.
-        names: Names of values, such as ``{0: up, 1: down}``.
+        names: Names for the values, such as ``{0: up, 1: down}``.
         goal: The goal, in which ``{field}`` stands for a field at reset. If None, the observation may contain a goal.
         descriptions: Names of fields, or sentences with ``{field}``. By default, all fields except the goal, the
             actions and the metadata.
@@ -61,7 +61,7 @@ class OpenEnv(gymnasium.Env[dict[str, Any], str]):
     """
 
     remote: ClassVar[bool] = True
-    """The env can be lost even in this process, and equal seeds may produce different episodes."""
+    """The env can be lost even without workers, and equal seeds may produce different episodes."""
 
     def __init__(
         self,

@@ -87,7 +87,7 @@ def preference(row: Row, where: str) -> Sample:
         raise ConfigError(f"{where} has the columns {', '.join(map(str, row)) or '(none)'}: expected {_EXPECTED}")
     if isinstance(prompt, str):
         if not prompt:
-            raise ConfigError(f"{where}: the prompt is empty; without one, both texts must start the same")
+            raise ConfigError(f"{where}: the prompt is empty: add one, or start both texts with it")
         return Sample(where, prompt, data=(prompt,), **texts)
     if not (
         isinstance(prompt, list) and prompt and isinstance(prompt[-1], Mapping) and prompt[-1].get("role") == "user"

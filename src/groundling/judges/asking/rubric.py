@@ -28,7 +28,7 @@ _FORMS = {
 
 @dataclass(frozen=True)
 class Rubric(Question):
-    """A question that asks for one text's score according to the rubric in ``instructions``, a whole number."""
+    """A question that asks for a text's score, a whole number, according to the rubric in ``instructions``."""
 
     scale: tuple[int, int] = field(kw_only=True)
     world: str = field(default="", kw_only=True)  # the same in all worlds

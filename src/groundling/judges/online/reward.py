@@ -21,7 +21,7 @@ from groundling.judges.reward_models.models import TableRewardModel
 from groundling.judges.reward_models.reward_model import QUANTILE_LEVELS, Normalization, RewardModel
 
 AskJudge = Callable[[list[tuple[str, ...]], list[str]], Sequence[float | None]]
-"""Accepts questions about one or two captions and the shared context of each question, which is not in the captions.
+"""Accepts questions about one or two captions and, for each question, a context that its captions do not repeat.
 
 Returns a value per question: for one caption, 1 if it deserves a reward and 0 otherwise, like ONI's labels; for two,
 the probability that the first is preferred (0.5 for a tie). The value is None if there is no answer."""

@@ -24,7 +24,7 @@ _USED = ("message", "blstats", "rewards", "score")  # read by judges and reward 
 
 
 class MessagePairs(Pairs):
-    """N pairs of NetHack segments; ``data`` maps keys to arrays ``(N, 2, L, ...)``, memory-mapped for "motif"."""
+    """N pairs of NetHack segments; ``data`` has arrays ``(N, 2, L, ...)`` by key, memory-mapped in "motif" format."""
 
     world = "nethack"
 

@@ -43,7 +43,7 @@ class TextPairs(Pairs):
             about["world"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ConfigError(
-                f'{path} does not name the world of the pairs ({error!r}): expected {{"world": "text", …}}'
+                f'{path} does not specify the world of the pairs ({error!r}): expected {{"world": "text", …}}'
             ) from error
         for key in TextSegment._fields:
             if key not in data:
