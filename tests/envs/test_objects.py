@@ -157,6 +157,6 @@ def test_an_invalid_attribute_action_names_is_an_error(value: Any, request: pyte
 def test_actions_that_do_not_start_at_0_are_refused() -> None:
     id = register_env(type("Shifted", (Plain,), {"action_space": Discrete(2, start=1)}))
     with pytest.raises(
-        ConfigError, match=r"counted from 0: wrap it, .* lambda action: action \+ 1, .*Discrete\(2\)\)"
+        ConfigError, match=r"must start at 0: wrap the env, .* lambda action: action \+ 1, .*Discrete\(2\)\)"
     ):
         name_actions(id, {})

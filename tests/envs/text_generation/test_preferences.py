@@ -58,7 +58,7 @@ def test_earlier_turns_are_kept() -> None:
         ({"prompt": _said("b"), "completion": _said("b"), "label": True}, "messages that end with a user message"),
         ({"prompt": _ASKED, "completion": _ASKED, "label": True}, "a list with one assistant message"),
         ({"prompt": 3, "completion": "b", "label": True}, "the prompt must be a string, or messages"),
-        ({"prompt": "a", "completion": 3, "label": True}, "expected a text, or a list with one message"),
+        ({"prompt": "a", "completion": 3, "label": True}, "expected a string, or a list with one assistant"),
         ({}, r"has the columns \(none\)"),
     ],
 )

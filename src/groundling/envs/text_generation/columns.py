@@ -126,7 +126,7 @@ class DatasetPool(Pool):
             yield from self.samples(rows, split)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise GroundlingError(
-                f"a row of dataset {dataset} does not have the format that its pool expects ({error!r}): use the "
+                f"a row of dataset {dataset} has a different format from what its pool expects ({error!r}): use the "
                 "bundled sample with offline=true"
             ) from error
 
