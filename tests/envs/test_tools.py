@@ -164,7 +164,7 @@ class _BadTask(Shop):
 @pytest.mark.parametrize(
     ("made", "message"),
     [
-        (Archive(), r"ToolEnv needs what creates its object, as in ToolEnv\(Archive\), got an object of Archive"),
+        (Archive(), r"ToolEnv needs the class of its object, as in ToolEnv\(Archive\), got an object of Archive"),
         (_NoHints, r"_NoHints\.buy cannot be described to a model .* \"name: description\" under \"Args:\""),
         (_Slow, r"_Slow\.sell is asynchronous: define it with def"),
         (_NoTools, "no public method that could be a tool"),

@@ -68,12 +68,12 @@ def test_texts_without_a_score_get_the_mean_and_are_counted() -> None:
 @pytest.mark.parametrize(
     ("args", "problem"),
     [
-        ({"rubric": " "}, "rubric is empty: say what makes a text deserve"),
+        ({"rubric": " "}, "rubric is empty: describe what makes a text deserve"),
         ({"scale": [5, 1]}, r"scale=\[5, 1\] must be two whole numbers"),
         ({"judge": "random"}, "judge=random cannot score single texts"),
         ({"judge": "rules"}, "pass your own, as in 'rules="),
         ({"judge": "openai", "args": {"model": "m", "answer": "motif"}}, "answer=motif compares two texts"),
-        ({"judge": "openai", "args": {"model": "m", "answer": "choice"}, "scale": [1, 10]}, "scores of one digit"),
+        ({"judge": "openai", "args": {"model": "m", "answer": "choice"}, "scale": [1, 10]}, "one-digit scores"),
     ],
 )
 def test_what_cannot_be_scored_is_refused(args: dict[str, Any], problem: str) -> None:

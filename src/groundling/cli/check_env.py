@@ -107,7 +107,7 @@ def run(arguments: argparse.Namespace) -> int:
         _warn_of_exploration(preferred, policy.exploration_advice())
     if played.unequal:
         console.print(
-            f"the server keeps no seeds: in a second session, {played.unequal}; runs start their episodes again when resumed"
+            f"the server does not use seeds: in a second session, {played.unequal}; runs start their episodes again when resumed"
         )
     elif schema:
         console.print("equal seeds and actions gave equal episodes, so runs can be resumed exactly")

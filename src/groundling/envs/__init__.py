@@ -1,4 +1,4 @@
-"""Gymnasium envs whose observations are described as text, NetHack tasks, and text generation."""
+"""Gymnasium envs with textual observations, NetHack tasks, and text generation."""
 
 import importlib
 from typing import TYPE_CHECKING, Any

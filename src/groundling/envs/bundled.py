@@ -1,4 +1,4 @@
-"""The bundled envs by Gymnasium id; an env's code is imported when it is created."""
+"""The bundled envs, by Gymnasium id. The code of an env is imported when the env is created."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ ABOUT = {
     f"{_ENGINES}.text_arena": "a game of TextArena for one player (extra textarena)",
     f"{_ENGINES}.textworld:": "a generated game of TextWorld (extra textworld)",
     f"{_ENGINES}.textworld_express": "a game of TextWorldExpress (extra worlds)",
-}  # descriptions for `groundling list envs` by module
+}  # descriptions for `groundling list envs`, by module
 
 MIXED_TASKS = ("goto", "pickup", "open", "putnext", "pick up seq go to")
 LEVELS: dict[str, dict[str, object]] = {
@@ -27,7 +27,7 @@ LEVELS: dict[str, dict[str, object]] = {
     "BabyAI-PickUpThenGoToLocal-v0": {"tasks": ("pick up then go to",), "split": "train"},
     "BabyAI-GoToAfterPickUpLocal-v0": {"tasks": ("go to after pick up",), "split": "train"},
     "BabyAI-PickUpSeqPickUpLocal-v0": {"tasks": ("pick up seq pick up",), "split": None},
-}  # GLAM's levels with their arguments for `LocalLevel`
+}  # GLAM's levels and their arguments for `LocalLevel`
 TASKS: dict[str, dict[str, Any]] = {
     "NetHackScore-v1": {"goal": "score"},
     "NetHackStaircase-v1": {"goal": "staircase", "level": 2},
@@ -38,7 +38,7 @@ TASKS: dict[str, dict[str, Any]] = {
     "NetHackStaircaseLvl4Continual-v1": {"goal": "staircase", "level": 4, "continual": True},
     "NetHackOracle-v1": {"goal": "oracle"},
     "NetHackOracleSober-v1": {"goal": "oracle", "sober": True},
-}  # Motif's tasks with their arguments for `groundling.envs.nethack.make_goal`
+}  # Motif's tasks and their arguments for `groundling.envs.nethack.make_goal`
 TEXT_GENERATION = "TextGeneration-v0"
 ENGINES = {
     "Gem-v0": "gem:Gem",
@@ -47,7 +47,7 @@ ENGINES = {
     "TextArena-v0": "text_arena:TextArena",
     "TextWorld-v0": "textworld:TextWorldGame",
     "TextWorldExpress-v0": "textworld_express:TextWorldExpress",
-}  # Envs of other packages, with their modules in `groundling.envs.engines`
+}  # Envs of other packages, and their modules in `groundling.envs.engines`
 
 
 def register() -> None:

@@ -1,4 +1,4 @@
-"""Checks of a text env before training: its observations, reproducibility, and training and held-out episodes."""
+"""Check a text env before training: its observations, its reproducibility, and its training and held-out episodes."""
 
 import json
 import os
@@ -39,9 +39,9 @@ class RandomEpisodes:
     texts: dict[str, dict[str, None]] = field(default_factory=lambda: {"goals": {}, "actions": {}, "observations": {}})
     """Distinct strings by kind, in the order of their first occurrence."""
     shown: dict[int, TextObservation] = field(default_factory=dict)
-    """The first observation and a mid-episode one with its history, by the number of steps before them."""
+    """The first observation and a later one with its history, by the number of steps before them."""
     choices: list[TextObservation] = field(default_factory=list)  # some observations with more than one action
-    unequal: str = ""  # the difference between a server's episodes with equal seeds
+    unequal: str = ""  # how a server's episodes with equal seeds differ; empty if they do not
     resumed_after: int = 0  # steps after which an episode was continued in a new env; 0 if none was
     doubts: list[str] = field(default_factory=list)  # warnings about probable mistakes
     hashes: list[list[_Hashes]] = field(default_factory=list)  # before each step of each episode
@@ -61,17 +61,17 @@ def check_env(
     """Play random training episodes of an env, replay them in this and another process, and compare both splits.
 
     Args:
-        actions: Names of all actions; None if the env names its own, or is a BabyAI env.
+        actions: Names of all actions; None if the env has its own names, or is a BabyAI env.
         goal: See `groundling.envs.TextEnv`.
         history: Maximum number of observations shown; None for all.
         num_episodes: Number of episodes.
         max_steps: Number of steps after which an episode is assumed to be endless.
 
     Raises:
-        ConfigError: The env is unsuitable for training, or equal seeds give different episodes (a server's may, which
-            ``unequal`` then describes); it says what to fix.
+        ConfigError: The env is unsuitable for training, or equal seeds produce different episodes. (A server's
+            episodes may differ; ``unequal`` then describes the difference.)
         ForeignError: The env raises an exception.
-        RunError: The env returns something invalid at some step.
+        RunError: The env returns an invalid value at a step.
     """
     names = name_actions(id, args, given=actions)
     maker = replace(TextEnvMaker.of(id, **args), goal=goal)
@@ -79,7 +79,7 @@ def check_env(
     def make(num_envs: int = 1, num_workers: int = 0, last: int = 0) -> TextVectorEnv:
         on_loss: Callable[[str], None] = _refuse_loss
         if not num_workers:
-            on_loss = warn  # of a server
+            on_loss = warn  # in this process, only a server can be lost
         return TextVectorEnv(
             maker,
             num_envs,
@@ -94,7 +94,7 @@ def check_env(
         remote = envs.remote
         played = _play(id, envs, history, num_episodes, max_steps, np.random.default_rng(seed))
     again = list(zip(played.episodes, played.hashes, strict=True))
-    if remote:  # in one session at a time, as a server may allow no more
+    if remote:  # one session at a time, since a server may allow only one
         try:
             _play_again(partial(_refuse, id, "when replayed in another session", ""), make(), again)
         except UnequalEpisodes as error:
@@ -155,7 +155,7 @@ def _play(
 
 
 class UnequalEpisodes(ConfigError):
-    """Equal seeds and actions gave different episodes."""
+    """Equal seeds and actions produced different episodes."""
 
     def __init__(self, message: str, difference: str) -> None:
         super().__init__(message)
@@ -164,9 +164,9 @@ class UnequalEpisodes(ConfigError):
 
 def _refuse(id: str, when: str, advice: str, before: TextEpisode, difference: str) -> NoReturn:
     raise UnequalEpisodes(
-        f"{id}: seed {before.seed} and the same {before.length} actions gave a different episode {when}, so a run "
+        f"{id}: seed {before.seed} and the same {before.length} actions produced a different episode {when}, so a run "
         f"cannot be resumed exactly. {advice}Sample everything from self.np_random, which super().reset(seed=seed) "
-        "seeds (the random module is shared by all envs of a process), carry nothing over from earlier episodes, and "
+        "seeds (the random module is shared by all envs in a process), carry nothing over from earlier episodes, and "
         f"list actions in a fixed order ({difference})",
         difference,
     )
@@ -179,7 +179,7 @@ _ADVICE_ON_ORDER = (
 
 
 def _refuse_loss(text: str) -> NoReturn:
-    raise ConfigError(f"the env works in this process but not in a new one, which resuming a run requires: {text}")
+    raise ConfigError(f"the env works in this process but not in a new one, so runs could not be resumed: {text}")
 
 
 def _play_again(
@@ -188,8 +188,8 @@ def _play_again(
     episodes: Sequence[tuple[TextEpisode, list[_Hashes]]],
     make: Callable[[], TextVectorEnv] | None = None,
 ) -> int:
-    """Replay episodes in the first of ``envs``, with random play in the others, then close them all. With ``make``,
-    also finish the longest episode in new envs, and return the number of steps before that; otherwise return 0.
+    """Replay episodes in the first of ``envs`` while the others play randomly, then close them all. With ``make``,
+    also finish the longest episode in new envs, and return the number of steps before that; otherwise, return 0.
     """
     rng, resumed_after = np.random.default_rng(1), 0
     longest = max((episode for episode, _ in episodes), key=lambda episode: episode.length)
@@ -234,24 +234,24 @@ def _compare_end(refuse: _Refuse, ended: Sequence[TextEpisode], before: TextEpis
         one, other = getattr(before, name), getattr(ended[0], name)
         if one != other:
             refuse(before, f"{name} was {one!r:.60}, then {other!r:.60}")
-    # Only the env's own process knows BabyAI's task.
+    # BabyAI's task is only available in the env's own process.
     if not ended or replace(ended[0], task=before.task, number=before.number) != before:
         refuse(before, "it ended at a different step")
 
 
-_RESETS, _SECONDS = 200, 2.0  # limits on the number and total duration of each split's resets
+_RESETS, _SECONDS = 200, 2.0  # limits on the number of resets per split and their total duration
 _TASK_KEYS = (
     *("task", "task_id", "task_name", "game", "game_id", "gamefile", "extra.gamefile"),
     *("level", "level_id", "level_name", "variation", "variation_idx", "variationIdx"),
-)  # info keys of the task in ALFWorld, ScienceWorld, TextWorld and others
+)  # info keys that identify the task in ALFWorld, ScienceWorld, TextWorld and others
 _CHANCE = 0.001  # Upper bound on the probability of a false warning about tasks
-_SHARE = 0.05  # Minimum share of held-out starts also seen in training for a warning
+_SHARE = 0.05  # Minimum share of held-out starts that also occur in training for a warning
 _SHOWN = 3
 
 
 def compare_splits(id: str, make: Callable[[], gymnasium.Env[Any, Any]]) -> list[str]:
-    """Reset an env with seeds of both splits, and warn about tasks that occur in only one and starts that occur in
-    both. Tasks are compared by the info's task ids, goals or first observations. ``id`` is for messages.
+    """Reset an env with seeds of both splits, and warn about tasks that occur in only one split and about starts that
+    occur in both. Tasks are compared by task id, goal or first observation. ``id`` is used in messages.
     """
     starts: tuple[list[str], list[str]] = ([], [])
     tasks: dict[str, tuple[Counter[str], Counter[str]]] = {}
@@ -286,9 +286,9 @@ def compare_splits(id: str, make: Callable[[], gymnasium.Env[Any, Any]]) -> list
 
 
 def _one_sided(key: str, met: tuple[Counter[str], Counter[str]], resets: int) -> list[str]:
-    """Warn about tasks that occurred in only one split if this is unlikely to be chance. If both splits had the same
-    distribution, each of a task's k occurrences would be in either split with probability 1/2, and all of them in one
-    with probability at most 2 · 2⁻ᵏ. For t tasks, the probability of any warning is at most t · 2 · 2⁻ᵏ.
+    """Warn about tasks that occurred in only one split if this is unlikely to be due to chance. If the splits had the
+    same distribution, each of a task's k occurrences would be in either split with probability 1/2, and all of them in
+    one split with probability at most 2 · 2⁻ᵏ. For t tasks, the probability of any warning is at most t · 2 · 2⁻ᵏ.
     """
     warnings, count = [], len(met[0] + met[1])
     for split, own, other in (("training", *met), ("held-out", *met[::-1])):
@@ -298,6 +298,6 @@ def _one_sided(key: str, met: tuple[Counter[str], Counter[str]], resets: int) ->
             more = f" and {len(only) - _SHOWN} more" if len(only) > _SHOWN else ""
             warnings.append(
                 f"only {split} episodes have the {key} {shown}{more} ({resets} resets of each split): unless they are "
-                "held out on purpose, choose tasks with self.np_random, so that both splits have the same tasks"
+                "deliberately held out, choose tasks with self.np_random, so that both splits have the same tasks"
             )
     return warnings

@@ -1,4 +1,4 @@
-"""Envs in this process, which `TextVectorEnv` steps like those in worker processes."""
+"""Envs in this process, with the same interface as envs in worker processes."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from groundling.errors import GroundlingError, foreign
 
 
 class EnvRaised(Exception):
-    """An env in this process raised or called ``sys.exit``; the exception is the ``__cause__``."""
+    """An env in this process raised an exception, the ``__cause__``, such as ``SystemExit`` from ``sys.exit``."""
 
 
 @dataclass
@@ -23,12 +23,12 @@ class LocalEnvs:
     _commands: dict[int, tuple[str, Any]] = field(default_factory=dict)  # by env
 
     def send(self, env: int, command: str, value: Any) -> None:
-        """Store a command, which `receive` carries out."""
+        """Store a command for `receive` to execute."""
         self._commands[env] = command, value
 
     def receive(self, env: int) -> Any:
-        """Carry out an env's command; raise `EnvRaised` if the env raises anything but a `GroundlingError`, such as
-        `EnvLost`.
+        """Execute an env's command. Raise `EnvRaised` if the env raises anything other than a `GroundlingError` (such
+        as `EnvLost`).
         """
         command, value = self._commands[env]
         try:

@@ -32,12 +32,12 @@ def is_server(id: str) -> bool:
 
 
 def is_available(id: str) -> bool:
-    """Return True for an env that is registered in this process, or a server's."""
+    """Return True if the env is registered in this process or runs on a server."""
     return id in gymnasium.registry or is_server(id)
 
 
 def check_registered(id: str) -> None:
-    """Raise `UnknownEnv` if no env with this id is registered in this process; `ConfigError` for an invalid URL."""
+    """Raise `UnknownEnv` if no env with this id is registered in this process, `ConfigError` for an invalid URL."""
     if is_server(id):
         check_url(id.removeprefix(PREFIX))
     elif id not in gymnasium.registry:
@@ -47,7 +47,7 @@ def check_registered(id: str) -> None:
 
 def make_text_env(id: str, language: str = "english", **args: Any) -> gymnasium.Env[Any, Any]:
     """Create a text env. BabyAI and MiniGrid envs are wrapped in `BabyAIText`; ``args`` may contain its arguments
-    ``control`` and ``describe_walls``. Other envs describe themselves in English (see `read_text_step`).
+    ``control`` and ``describe_walls``. Other envs must provide text in English (see `read_text_step`).
 
     Raises:
         ConfigError: The env or an argument does not exist, or the env does not support the language.
@@ -64,7 +64,7 @@ def make_text_env(id: str, language: str = "english", **args: Any) -> gymnasium.
     words = {name: args.pop(name) for name in ("control", "describe_walls") if name in args}
     env = _make(id, args)
     if isinstance(env.unwrapped, MiniGridEnv):
-        is_text = any(isinstance(layer, BabyAIText) for layer in _layers(env))  # of an object
+        is_text = any(isinstance(layer, BabyAIText) for layer in _layers(env))  # an env object may already be wrapped
         return env if is_text else BabyAIText(env, language, **words)
     if language != "english":
         raise ConfigError(f"env {id} supports only English, got language={language!r}")
@@ -75,16 +75,16 @@ def make_text_env(id: str, language: str = "english", **args: Any) -> gymnasium.
 @dataclass(frozen=True, slots=True)
 class ActionNames:
     names: tuple[str, ...] | None
-    """The same at every step; None if the env lists the admissible ones; empty if any text is an action."""
+    """The same at every step; None if the env lists the admissible actions; empty if any text is an action."""
     most: int | None  # maximum number of actions at a step; None if unlimited
 
 
 def name_actions(
     id: str, args: Mapping[str, Any], language: str = "english", given: Sequence[str] | None = None
 ) -> ActionNames:
-    """Return the names of an env's actions: ``given`` (the i-th names action i) or, for BabyAI and MiniGrid, up to six
-    of GLAM's. Other envs list their own, or accept any text. Raises the same errors as `make_text_env`, and
-    `ConfigError` if the numbers of actions and names differ.
+    """Return the names of an env's actions: ``given`` (the i-th name is for action i) or, for BabyAI and MiniGrid, up
+    to six of GLAM's names. Other envs list their own actions, or accept any text. Raises the same errors as
+    `make_text_env`, and `ConfigError` if the number of names does not match the number of actions.
     """
     check_characters("a name in world.actions", given or ())
     env = inspect_env(id, args, language)
@@ -98,13 +98,13 @@ def name_actions(
         if env.names_from is None:
             _warn_of_numbers(id, len(env.own_names))
         given = env.own_names
-    # BabyAI's last action does nothing, so GLAM gives it several names or none.
+    # BabyAI's last action does nothing. GLAM has several names for it, or none.
     has_surplus = env.is_grid and env.num_actions == len(Actions)
     if not (env.takes_any_text or has_surplus or env.num_actions == len(given)):
         actions = "free-text actions" if env.num_actions is None else f"{env.num_actions} actions"
         raise ConfigError(
-            f"world.actions names {len(given)} actions ({', '.join(given)}), but env {id} has {actions}: set one name "
-            "for each, or remove world.actions to let the env list them"
+            f"world.actions has {len(given)} names ({', '.join(given)}), but env {id} has {actions}: set one name for "
+            "each, or remove world.actions to let the env list them"
         )
     return ActionNames(tuple(given), len(given))
 
@@ -113,7 +113,7 @@ def name_actions(
 def _warn_of_numbers(id: str, count: int) -> None:
     warnings.warn(
         f"env {id} does not name its {count} actions, so the agent reads action 0 to action {count - 1}: name them with "
-        "world.actions=[…], in an attribute action_names of the env, or in info['actions']",
+        "world.actions=[…], with an attribute action_names of the env, or in info['actions']",
         stacklevel=2,
     )
 
@@ -127,13 +127,13 @@ class EnvTraits:
     has_symbols: bool  # observations include Minigrid's codes, 7 × 7 × 3
     takes_any_text: bool  # it accepts any text as an action, and lists no actions
     own_names: tuple[str, ...] | None = None  # names of its actions; None if it lists them at each step, or is a grid
-    names_from: str | None = None  # the attribute with these names; None if they are numbers
-    invalid_names: str | None = None  # why its attribute action_names cannot be used, if it has one
+    names_from: str | None = None  # the attribute that contains these names; None if they are numbers
+    invalid_names: str | None = None  # why its attribute action_names is invalid; None if it is valid or missing
 
 
 def inspect_env(id: str, args: Mapping[str, Any], language: str = "english") -> EnvTraits:
     """Create an env once to inspect it; the arguments and errors are those of `make_text_env`."""
-    # The id of a Python object can be registered again for another one.
+    # The id of a Python object can be registered again for another object.
     point = getattr(gymnasium.registry.get(id), "entry_point", None)
     return _inspect(id, json.dumps(dict(args), sort_keys=True), language, point)
 
@@ -147,17 +147,17 @@ def _inspect(id: str, args: str, language: str, entry_point: Any) -> EnvTraits:
         if isinstance(space, gymnasium.spaces.Discrete) and space.start != 0:
             shift = f"lambda action: action + {space.start}, gymnasium.spaces.Discrete({count})"
             raise ConfigError(
-                f"env {id} has the action space {space}, but actions are counted from 0: wrap it, as in "
+                f"env {id} has the action space {space}, but actions must start at 0: wrap the env, as in "
                 f"gymnasium.wrappers.TransformAction(env, {shift})"
             )
         image = shown.spaces.get("image") if isinstance(shown, gymnasium.spaces.Dict) else None
         symbols = getattr(image, "shape", None) == (7, 7, 3)
         if isinstance(env.unwrapped, MiniGridEnv):
             return EnvTraits(True, count, symbols, False)
-        if isinstance(env.unwrapped, OpenEnv):  # no connection, since a report of another's run may ask
+        if isinstance(env.unwrapped, OpenEnv):  # do not connect: a report on someone else's run may call this
             return EnvTraits(False, None, False, env.unwrapped.takes_any_text)
         lists_actions = True
-        with suppress(Exception, SystemExit):  # reported when the env is played
+        with suppress(Exception, SystemExit):  # reported when an episode is played
             lists_actions = read_text_step(*env.reset(seed=0)).actions is not None
         takes_text = isinstance(space, gymnasium.spaces.Text) and not lists_actions
         named = () if lists_actions or count is None else _own_names(env, count)
@@ -168,12 +168,12 @@ def _inspect(id: str, args: str, language: str, entry_point: Any) -> EnvTraits:
 
 
 _NAMING = ("action_names", "ACTION_NAMES", "actions", "ACTIONS", "Actions", "get_action_meanings")
-"""Attributes of envs that may name the actions: lists, mappings, enumerations, or a method that returns a list."""
+"""Attributes of envs that may contain action names: lists, mappings, enumerations, or a method that returns a list."""
 
 
 def _own_names(env: gymnasium.Env[Any, Any], count: int) -> tuple[tuple[str, ...], str | None, str | None]:
-    """Return the names in an attribute of an env or of one that it wraps, and the attribute; else numbers, and what is
-    wrong with ``action_names``. The other attributes may mean something else.
+    """Return the action names in an attribute of an env or of an env that it wraps, and the attribute's name;
+    otherwise numbers and, if ``action_names`` is invalid, the reason. Other attributes may have an unrelated meaning.
     """
     numbers = tuple(f"action {number}" for number in range(count))
     for layer in _layers(env):
@@ -184,10 +184,10 @@ def _own_names(env: gymnasium.Env[Any, Any], count: int) -> tuple[tuple[str, ...
                 names = _as_names(value() if attribute.startswith("get_") else value, count)
                 if len(names) == len(set(names)) == count:
                     return names, attribute, None
-            except Exception as error:  # of properties and methods
+            except Exception as error:  # properties and methods may raise anything
                 value = error
             if attribute.lower() == "action_names" and value is not None:
-                expected = f"expected a list of {count} different strings, none of them empty"
+                expected = f"expected a list of {count} different, non-empty strings"
                 return numbers, None, f"its attribute {attribute} is {value!r:.80}, {expected}"
     return numbers, None, None
 
@@ -213,7 +213,7 @@ def step_limit(id: str, args: Mapping[str, Any], language: str = "english") -> i
     """Return the number of steps after which an env truncates an episode, or None if it has no known limit."""
     with suppress(Exception, SystemExit), closing(make_text_env(id, language, **args)) as env:
         if not isinstance(env.unwrapped, OpenEnv):
-            env.reset(seed=0)  # BabyAI's levels set it at a reset
+            env.reset(seed=0)  # BabyAI's levels set their limit in reset
         own = [getattr(env.unwrapped, name, None) for name in ("max_steps", "max_episode_steps")]
         limits = [getattr(env.spec, "max_episode_steps", None), *own]
         return min((limit for limit in limits if isinstance(limit, int) and limit > 0), default=None)
@@ -238,7 +238,7 @@ class TextEnvMaker:
         module = point.partition(":")[0] if isinstance(point, str) else getattr(point, "__module__", None)
         try:
             pickle.dumps(spec)
-        except Exception:  # e.g. for a lambda; pickled objects may raise any error
+        except Exception:  # e.g. for a lambda; pickling may raise any error
             spec = None
         return cls(id, args, module, spec, tuple(name for name in imported_modules if ":" not in name))
 
@@ -254,8 +254,8 @@ class TextEnvMaker:
     def __getstate__(self) -> dict[str, Any]:  # to create envs in a worker process
         if self.spec is None and (origin := origin_of(self.id)) is not None:
             raise ConfigError(
-                f"worker processes cannot import what creates {origin}: pass a class or function that is "
-                "defined at the top level of a module, or set world.num_workers=0"
+                f"worker processes cannot import {origin}: pass a class or function that is defined at the top level "
+                "of a module, or set world.num_workers=0"
             )
         return vars(self)
 

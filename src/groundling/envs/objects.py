@@ -1,4 +1,4 @@
-"""Register envs that are passed as Python objects with Gymnasium, so that a config can name them."""
+"""Register Python objects as envs with Gymnasium, so that configs can refer to them by id."""
 
 import copy
 import functools
@@ -12,16 +12,16 @@ from gymnasium.envs.registration import EnvSpec
 from groundling.errors import ConfigError, foreign
 
 _EXPECTED = "an env id, a class of envs, a function that creates one, or an env"
-_origins: dict[str, str] = {}  # ids registered here, and the names of their objects
+_origins: dict[str, str] = {}  # names of the objects registered here, by id
 
 
 def register_env(made: Any) -> str:
     """Register a class of envs, a function that creates one, or an env to copy; return its id, ``NAME-v0``.
 
-    An object of the same name and module replaces an earlier one, as when a notebook's cell runs again.
+    An object replaces an earlier one of the same name and module, for example when a notebook cell is run again.
 
     Raises:
-        ConfigError: The object creates no envs, cannot be copied, or its id is taken by another env.
+        ConfigError: The object does not create envs, cannot be copied, or its id is taken by another env.
     """
     if isinstance(made, gymnasium.Env) and (id := _known_id(made)) is not None:
         return id
@@ -33,7 +33,7 @@ def register_env(made: Any) -> str:
         return id
     if taken is not None and _origins.get(id) != origin:
         raise ConfigError(
-            f"the id {id} of {origin} is already that of another env ({_origins.get(id, taken.entry_point)}): rename "
+            f"the id {id} of {origin} is already taken by another env ({_origins.get(id, taken.entry_point)}): rename "
             f"yours, or register it, as in gymnasium.register('Mine-v0', entry_point={named.__name__}), and pass the id"
         )
     gymnasium.registry[id] = EnvSpec(id, factory)
@@ -53,7 +53,7 @@ def qualified_name(made: Any) -> str:
 
 
 def _known_id(env: gymnasium.Env[Any, Any]) -> str | None:
-    """Return the id from which alone `gymnasium.make` would create the same env, if any."""
+    """Return the id from which `gymnasium.make` would create the same env without further arguments, if any."""
     spec = env.spec
     known = None if spec is None else gymnasium.registry.get(spec.id)
     if spec is None or known is None or spec.additional_wrappers or spec.kwargs != known.kwargs:
@@ -63,7 +63,7 @@ def _known_id(env: gymnasium.Env[Any, Any]) -> str | None:
 
 @dataclass(eq=False)
 class _Factory:
-    """Creates envs with an object that can be called, or as copies of an env."""
+    """Creates envs by calling an object or by copying an env."""
 
     create: Any
 
@@ -79,7 +79,7 @@ class _Factory:
 
 
 def _factory_of(made: Any) -> Any:
-    """Check an object and return what creates its envs."""
+    """Check an object and return a callable that creates envs from it."""
     if inspect.isclass(made) and not issubclass(made, gymnasium.Env):
         is_of_tools = hasattr(made, "reset") and not hasattr(made, "step")
         advice = (
@@ -87,7 +87,7 @@ def _factory_of(made: Any) -> Any:
             if is_of_tools
             else f"or pass {_EXPECTED}"
         )
-        raise ConfigError(f"the class {made.__name__} is no env: derive it from gymnasium.Env, {advice}")
+        raise ConfigError(f"the class {made.__name__} is not an env: derive it from gymnasium.Env, {advice}")
     if isinstance(made, gymnasium.Env):
         _copied(made).close()
     elif not callable(made):
@@ -115,7 +115,7 @@ def _copied(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
     """Copy an env, or create it again from its spec if Gymnasium made it."""
     try:
         return copy.deepcopy(env)
-    except Exception as error:  # such as an engine's handle
+    except Exception as error:  # it may have an engine's handle, for example
         try:
             assert env.spec is not None
             return gymnasium.make(env.spec, disable_env_checker=True)

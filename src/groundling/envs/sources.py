@@ -1,4 +1,4 @@
-"""Find what the goal, the observations and the actions of a text env are read from."""
+"""Find where the goal, the observations and the actions of a text env are read from."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -10,12 +10,12 @@ from groundling.envs.make import TextEnvMaker, inspect_env
 from groundling.envs.text_env import ACTIONS, GOALS, Reader, read_reset, read_text_step
 
 _LIKE_A_GOAL = re.compile("goal|task|instruction|question|quest|target|objective|mission|prompt", re.IGNORECASE)
-_SHOWN = 6  # names of actions
+_SHOWN = 6  # Maximum number of action names shown
 
 
 @dataclass(frozen=True)
 class PartSource:
-    """The place that a part of a step is read from, and the ``world`` setting that selects it or could."""
+    """The source of one part of a step, and the ``world`` setting that selects it or could select it."""
 
     part: str
     text: str
@@ -26,8 +26,8 @@ class PartSource:
 def find_sources(
     id: str, args: Mapping[str, Any], actions: Sequence[str] | None = None, goal: str | Reader | None = None
 ) -> list[PartSource]:
-    """Reset an env, and return the sources of its goal, observations and actions; ``actions`` and ``goal`` are the
-    config's. Raises `ConfigError` if the env shows no text, and the env's own errors.
+    """Reset an env, and return the sources of its goal, observations and actions; ``actions`` and ``goal`` are from
+    the config. Raises `ConfigError` if the env returns no text, and any error that the env raises.
     """
     with closing(TextEnvMaker.of(id, **args)()) as env:
         observation, info = read_reset(env.reset(seed=0))
@@ -64,13 +64,13 @@ def _observations(shown: Mapping[str, Any], info: Mapping[str, Any], goal: str) 
 def _actions(id: str, args: Mapping[str, Any], info: Mapping[str, Any]) -> PartSource:
     env = inspect_env(id, args)
     if env.is_grid:
-        return PartSource("actions", "GLAM's names of a grid's actions")
+        return PartSource("actions", "GLAM's names of grid actions")
     if env.takes_any_text:
         return PartSource("actions", "any text")
     if env.own_names is None:
         listed = [name for name in ACTIONS if isinstance(info.get(name), list | tuple)]
         return PartSource("actions", f"info[{listed[0]!r}] at each step" if listed else "missing from info")
     more = ", …" if len(env.own_names) > _SHOWN else ""
-    origin = "numbers, as nothing names them" if env.names_from is None else f"the env's attribute {env.names_from}"
+    origin = "numbers (no names found)" if env.names_from is None else f"the env's attribute {env.names_from}"
     text = f"{origin}: {', '.join(env.own_names[:_SHOWN])}{more}"
     return PartSource("actions", text, "actions", [*env.own_names])

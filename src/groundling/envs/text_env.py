@@ -45,7 +45,7 @@ def check_language(language: str) -> Language:
     return cast(Language, language)
 
 
-@dataclass(slots=True)  # not frozen, which would take four times as long to construct
+@dataclass(slots=True)  # not frozen, because construction would take four times as long
 class TextObservation:
     """One step of a text env, with the recent history that a prompt may include."""
 
@@ -59,7 +59,7 @@ class TextObservation:
     past_choices: tuple[
         tuple[str, ...], ...
     ] = ()  # admissible actions at each past action; empty if they never change
-    episode: int = field(default=0, compare=False)  # the episode's seed, or its number in a dataset; else 0
+    episode: int = field(default=0, compare=False)  # the episode's seed or number in a dataset; otherwise 0
     tools: tuple[str, ...] = ()  # JSON schemas of the functions that an action may call (see `ToolEnv`)
 
     def action_text(self, action: int | str) -> str:
@@ -108,28 +108,28 @@ class WorldSpec:
     num_actions: int | None = None  # maximum number of admissible actions; None if unlimited or if they are tokens
     language: str = "english"  # language of the observations
     experience: frozenset[Experience] = frozenset({"acted"})
-    """Actions to learn from: the policy's own, those in a dataset or a pool's references, or texts with preferences."""
+    """Actions to learn from: the policy's, those in a dataset or a pool's references, or texts with preferences."""
     group_size: int | None = None
-    """Number of episodes in an update that start alike, such as completions of a prompt; if None, all of them do."""
+    """Number of episodes in an update with the same start, such as completions of a prompt; None if not grouped."""
     evidence: frozenset[Evidence] = frozenset()
-    """Inputs of rewards. ``env``: the world's own reward; ``captions``: a description of a step; ``counts``: its
-    number of occurrences in the episode; ``references``: texts to compare with, and a pool's metadata."""
+    """Inputs for rewards. ``env``: the world's own reward; ``captions``: descriptions of steps; ``counts``: how often
+    a caption has occurred in the episode; ``references``: texts to compare with, and a pool's metadata."""
     subject: str | None = None
     """Subject of judges' questions (see `groundling.judges.asking.questions`); None if judges are not supported."""
 
 
 GOALS = ("goal", "mission", "objective", "taskDesc", "taskDescription")
-"""Info keys of the goal: ours, TextWorld's, ScienceWorld's, TextWorldExpress's."""
+"""Info keys for the goal: ours, TextWorld's, ScienceWorld's, TextWorldExpress's."""
 ACTIONS = ("actions", "admissible_commands", "valid_actions", "validActions", "valid", "possible_actions")
 """Info keys of the admissible actions: ours, TextWorld's, Jericho's, TextWorldExpress's, ScienceWorld's, Lamorel's."""
 SUCCESSES = (
     *("success", "is_success", "task_success", "tasksuccess"),
     *("won", "win", "victory", "solved", "goal_achieved"),
 )
-"""Info keys of success, in order of precedence: ``success`` and ``is_success`` are Gymnasium-Robotics' and SB3's,
+"""Info keys for success, in order of precedence: ``success`` and ``is_success`` are Gymnasium-Robotics' and SB3's,
 ``tasksuccess`` TextWorldExpress's, ``won`` TextWorld's and ALFWorld's, and ``goal_achieved`` Adroit's."""
-_MOST_CHARACTERS = 1_000_000  # of an observation; longer ones take minutes to tokenize
-FAILURES = ("lost", "taskfailure")  # info keys of an episode's failure: TextWorld's and TextWorldExpress's
+_MOST_CHARACTERS = 1_000_000  # in an observation; longer ones take minutes to tokenize
+FAILURES = ("lost", "taskfailure")  # info keys for failure: TextWorld's and TextWorldExpress's
 
 
 class TextStep(NamedTuple):
@@ -145,15 +145,15 @@ def read_text_step(
     """Read the goal, descriptions and admissible actions from an observation and its info.
 
     Args:
-        observation: A string, or a mapping that may have a ``"mission"`` or other strings.
-        info: May have a goal (`GOALS`), ``"descriptions"`` and admissible actions (`ACTIONS`). Descriptions default to
+        observation: A string, or a mapping that may contain a ``"mission"`` or other strings.
+        info: May contain a goal (`GOALS`), ``"descriptions"`` and actions (`ACTIONS`). Descriptions default to
             the lines of the observation's strings. Indentation and blank lines are kept, since maps need them;
             whitespace at the end of a line or of the string is removed.
         goal: The episode's goal, used if the step has none; None at the start of an episode.
         has_lists: Read the admissible actions.
 
     Raises:
-        ConfigError: There is no text, or a value is not a string that UTF-8 can encode.
+        ConfigError: There is no text, or a value is not a string that can be encoded as UTF-8.
     """
     is_first, goal = goal is None, _read_goal(observation, info, goal)
     descriptions: Any = info.get("descriptions")
@@ -177,7 +177,7 @@ def read_text_step(
 
 
 def _read_goal(observation: Any, info: Mapping[str, Any], goal: str | None) -> str:
-    """Return the step's goal, else the episode's ``goal``, else an empty string."""
+    """Return the step's goal if it has one, otherwise the episode's ``goal`` or an empty string."""
     shown = observation if type(observation) is dict or isinstance(observation, Mapping) else {}
     if "mission" in shown and "goal" not in info:
         if not isinstance(mission := shown["mission"], str):
@@ -221,7 +221,7 @@ def _lines(text: str) -> list[str]:
 
 
 def _advice(observation: Any) -> str:
-    """Return how to turn an observation that is not text into text."""
+    """Return advice on how to turn an observation into text."""
     if observation is None:
         return "return it from reset and step"
     if isinstance(observation, bytes):
@@ -238,12 +238,12 @@ def _with_type(value: Any) -> str:
 
 
 def check_characters(what: str, texts: Sequence[str]) -> None:
-    """Raise `ConfigError`, which names ``what``, if the strings are too long to be read, or have a lone surrogate."""
+    """Raise a `ConfigError` about ``what`` if the strings are too long or contain a lone surrogate."""
     joined = "".join(texts)
     if len(joined) > _MOST_CHARACTERS:
         raise ConfigError(
-            f"{what} has {len(joined):,} characters, and at most {_MOST_CHARACTERS:,} are read: shorten it in the env, "
-            "or describe what matters with TextEnv(env, descriptions=…)"
+            f"{what} has {len(joined):,} characters, but at most {_MOST_CHARACTERS:,} are allowed: shorten it in the "
+            "env, or select the relevant part with TextEnv(env, descriptions=…)"
         )
     if joined.isascii():
         return
@@ -265,14 +265,14 @@ def _are_texts(value: Any) -> bool:
 
 
 def read_reset(returned: Any) -> tuple[Any, Mapping[str, Any]]:
-    """Return the result of an env's reset; raise `ConfigError` unless it is an observation and its info."""
+    """Return the result of an env's reset; raise `ConfigError` unless it consists of an observation and an info."""
     if not isinstance(returned, tuple) or len(returned) != 2 or not isinstance(returned[1], Mapping):
         raise ConfigError(f"reset must return (observation, info) with a dict as info, got {returned!r:.80}")
     return returned
 
 
 def read_step(returned: Any) -> tuple[Any, float, bool, bool, Mapping[str, Any]]:
-    """Return the result of an env's step as floats and Booleans; raise `ConfigError` if a value is invalid."""
+    """Return the result of an env's step as Python floats and Booleans; raise `ConfigError` if a value is invalid."""
     if type(returned) is not tuple or len(returned) != 5:
         raise ConfigError(f"step must return (observation, reward, terminated, truncated, info), got {returned!r:.80}")
     observation, reward, terminated, truncated, info = returned
@@ -290,7 +290,7 @@ def read_step(returned: Any) -> tuple[Any, float, bool, bool, Mapping[str, Any]]
 
 
 def success_key(info: Mapping[str, Any]) -> str | None:
-    """Return the key that decides an episode's success: the first of `SUCCESSES`, else of `FAILURES`, else None.
+    """Return the key that determines success: the first in `SUCCESSES`, otherwise the first in `FAILURES`, or None.
 
     Keys other than ``success`` and ``is_success`` are skipped if their value is not a Boolean, such as an amount of
     money that was won. Keys in `FAILURES` are also skipped if they are False.
@@ -308,7 +308,7 @@ def success_key(info: Mapping[str, Any]) -> str | None:
 
 
 def read_success(info: Mapping[str, Any], otherwise: bool) -> bool:
-    """Return True if an episode succeeded according to its last info, or ``otherwise`` if it has no `success_key`."""
+    """Return whether an episode succeeded according to its last info, or ``otherwise`` if it has no `success_key`."""
     key = success_key(info)
     return otherwise if key is None else key not in FAILURES and bool(_as_truth(info[key]))
 
@@ -327,17 +327,17 @@ Reader = Callable[[Any, Mapping[str, Any]], Any]  # called with an observation a
 
 
 class TextEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Turns any env into a text env, with functions that read its observations.
+    """Turns any env into a text env with functions that describe its observations.
 
-    Anything not passed here is read from the env itself (`read_text_step`). Register the wrapped env to train by id::
+    Anything not passed here is read from the env itself (`read_text_step`). To train by id, register the wrapped env::
 
         gymnasium.register("Mine-v0", entry_point=lambda **args: TextEnv(Mine(**args), goal="win", actions=legal_moves))
 
     Args:
         env: An env with a `Discrete` action space (action i is the i-th in the list) or a `Text` one (for strings).
-        goal: The goal, or a function that returns it, or None after reset to keep the episode's goal.
+        goal: The goal, or a function that returns it; in `step`, it may return None to keep the episode's goal.
         descriptions: A function that returns an observation's sentences, each of which may have several lines.
-        actions: Names of all actions, or a function that returns the admissible ones, at least one, in any order.
+        actions: Names of all actions, or a function that returns the admissible ones (at least one) in any order.
     """
 
     def __init__(
@@ -360,7 +360,7 @@ class TextEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         if "goal" in self._given and self._goal is None:
             keys = ", ".join(map(str, [*info, *(observation if isinstance(observation, Mapping) else ())])) or "none"
             raise ConfigError(
-                f"{self._given['goal']} gives no goal at reset; keys of its info and observation: {keys}"
+                f"{self._given['goal']} returns no goal at reset; keys of its info and observation: {keys}"
             )
         return observation, read
 
@@ -377,7 +377,7 @@ class TextEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 @dataclass(frozen=True)
 class GoalKey:
-    """Reads the goal from the info or the observation under a key: a ``goal`` of `TextEnv`."""
+    """Reads the goal from a key of the info or the observation; can be passed to `TextEnv` as ``goal``."""
 
     key: str
 

@@ -15,24 +15,24 @@ from groundling.envs.text_env import TextObservation, TextStep
 from groundling.errors import ConfigError
 
 SCHEME = "ranges"
-"""Seeding scheme, stored with evaluations, because results of different schemes are not comparable. Before 28 November
+"""Seeding scheme, stored with evaluations because results are only comparable within a scheme. Before 28 November
 2026, training seeds were even and held-out seeds odd, and no scheme was stored."""
 _SPLIT = 2**30  # Training seeds are below this number; held-out seeds are between it and 2³¹
 
 
 def training_seed(run_seed: int, env_index: int, episode: int) -> int:
-    """Return the seed, in [0, 2³⁰), of an episode of a run's env; it does not depend on processes or timing."""
+    """Return the seed, in [0, 2³⁰), of an episode in one of a run's envs, independent of processes and timing."""
     return int(np.random.SeedSequence((run_seed, env_index, episode)).generate_state(1, np.uint32)[0]) % _SPLIT
 
 
 def held_out_seed(episode: int) -> int:
-    """Return the seed, in [2³⁰, 2³¹), of held-out episode ``episode``; it is the same for every run and agent."""
+    """Return the seed, in [2³⁰, 2³¹), of held-out episode ``episode``, which is the same for every run and agent."""
     # SeedSequence pads with zeros: (episode,) is (episode, 0, 0).
     return _SPLIT + int(np.random.SeedSequence((episode, 0, 0, 1)).generate_state(1, np.uint32)[0]) % _SPLIT
 
 
 def is_held_out(seed: int) -> bool:
-    """Return True if a seed belongs to a held-out episode; for envs that have separate games for evaluation."""
+    """Return True if a seed belongs to a held-out episode. For envs with separate games for evaluation."""
     return seed >= _SPLIT
 
 
@@ -52,12 +52,12 @@ class FirstInteraction:
     chance: Annotated[float, Ge(0), Le(1)] | None = None
     """Probability of picking the named thing in a uniform choice among the things within reach."""
     thing: str | None = None  # Description of the thing
-    step: int | None = None  # Number of the action, from 1
+    step: int | None = None  # Number of the action, starting at 1
     named: tuple[str, ...] = ()  # The mission's phrases for the thing, such as ``the red key``, marked in reports
 
     @property
     def figures(self) -> dict[str, float]:
-        """Values whose averages over episodes are shares; ``first_precision`` is absent without an interaction."""
+        """Values whose averages over episodes are rates; ``first_precision`` is absent if there was no interaction."""
         figures = {f"first_{target}": float(self.target == target) for target in get_args(Target)}
         if self.target != "none":
             figures["first_precision"] = figures["first_named"]
@@ -85,7 +85,7 @@ def read_first_interaction(info: Mapping[str, Any]) -> FirstInteraction | None:
 _METRICS = TypeAdapter(dict[str, FiniteFloat])
 _OWN_METRICS = frozenset(
     {"success", "return", "length", "update", "step", "seconds", "steps_per_second", "episodes"}
-)  # of every episode or update
+)  # used by every episode or update
 
 
 def read_metrics(info: Mapping[str, Any]) -> dict[str, float]:
@@ -105,10 +105,10 @@ class TextEpisode:
     """An episode that ended or was cut off, with the data needed to play it again."""
 
     env_index: int
-    number: int  # number of episodes that this env had finished before
+    number: int  # number of episodes that this env had already finished
     seed: int
     mission: str
-    task: str  # the mission's family in an env with several, such as `LocalLevel`; else the env's id
+    task: str  # the mission's family in an env with several, such as `LocalLevel`; otherwise the env's id
     actions: tuple[int | str, ...]  # indices, or texts if any text is an action
     episode_return: float  # sum of the env's rewards, without scaling or shaping
     success: bool
@@ -142,13 +142,13 @@ class Step:
 
     @property
     def dones(self) -> np.ndarray:
-        """Booleans that are True if the episode ended with this step, whether terminated or truncated."""
+        """Booleans that are True where an episode ended with this step, whether terminated or truncated."""
         return np.asarray(self.terminated | self.truncated)
 
 
 def random_action(observation: TextObservation, below: Callable[[int], int]) -> int | str:
-    """Draw an action with ``below(n)``, a random integer in [0, n). If any text is an action, draw a word of the
-    observation, which an env is more likely to understand than random characters.
+    """Draw an action with ``below(n)``, which returns a random integer in [0, n). If any text is an action, draw a
+    word from the observation, which an env is more likely to understand than random characters.
     """
     if observation.actions:
         return int(below(len(observation.actions)))

@@ -17,29 +17,30 @@ _TAGGED = re.compile(r"<tool_call>(.*?)(?:</tool_call>|$)", re.DOTALL)
 
 
 class InvalidCall(Exception):
-    """A call that is not JSON, or names no tool, or has unsuitable arguments; the message is for the model."""
+    """A call that is not JSON, or has an unknown tool or invalid arguments; the message is for the model."""
 
 
 class ToolEnv(gymnasium.Env[str, str]):
     """Lets a language model call the methods of an object, as TRL's ``environment_factory`` does.
 
     Public methods with type hints, and with docstrings whose ``Args`` describe each argument, are tools; see
-    ``examples/calculator.py``. The members with a meaning of their own:
+    ``examples/calculator.py``. Some members have a special meaning:
 
     - ``reset`` starts an episode and may return its task as text. It receives the ``seed`` if it has an argument of
-      that name, and ``**kwargs`` too.
+      that name or ``**kwargs``.
     - ``reward`` is a number that may change at each call, or a method that is called at the end of an episode, with
       the final answer ("" without one) if it has an argument.
-    - ``done``, if true after a call, ends the episode; ``success`` is its success. Both are optional.
+    - ``done`` ends the episode if it is true after a call; ``success`` is true if the episode succeeded. Both are
+      optional.
 
-    An action is a text with calls, ``<tool_call>{"name": …, "arguments": {…}}</tool_call>`` or only the JSON, whose
-    results are the next observation. A text without a call is the final answer. A call that cannot be read, and a tool
-    that raises, give an error as observation; long results are cut off. The metrics ``tool_calls`` and
-    ``invalid_tool_calls`` count an episode's calls. To end a tool that never returns, step the envs in workers
-    (``world.num_workers``).
+    An action is a text that contains calls, as ``<tool_call>{"name": …, "arguments": {…}}</tool_call>`` or only the
+    JSON. Their results are the next observation; long results are cut off. If a call is invalid or a tool raises, the
+    observation is an error message. A text without a call is the final answer. The metrics ``tool_calls`` and
+    ``invalid_tool_calls`` count an episode's calls. If a tool may never return, step the envs in workers
+    (``world.num_workers``), which have a timeout.
 
     Args:
-        make: Creates the object: its class, or a function without arguments.
+        make: The object's class, or a function without arguments that creates the object.
         max_turns: Number of actions after which an episode is truncated.
 
     Raises:
@@ -50,9 +51,9 @@ class ToolEnv(gymnasium.Env[str, str]):
         self.observation_space = self.action_space = gymnasium.spaces.Text(_LONGEST, min_length=0)
         if not callable(make):
             name = type(make).__name__
-            raise ConfigError(f"ToolEnv needs what creates its object, as in ToolEnv({name}), got an object of {name}")
+            raise ConfigError(f"ToolEnv needs the class of its object, as in ToolEnv({name}), got an object of {name}")
         self.environment, self._max_turns = make(), max_turns
-        self._turns: int | None = None  # Number in this episode, once reset was called
+        self._turns: int | None = None  # Number of turns in this episode; None before the first reset
         self._name = type(self.environment).__name__
         self._tools = dict(self._find_tools())
         if not self._tools or not hasattr(self.environment, "reset"):
@@ -122,11 +123,11 @@ class ToolEnv(gymnasium.Env[str, str]):
         try:
             result = tool(**arguments)
             return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)
-        except (Exception, SystemExit) as error:  # for the model to read; training goes on
+        except (Exception, SystemExit) as error:  # for the model to read; training continues
             return f"Error: {type(error).__name__}: {error}"
 
     def _reward(self, answer: str) -> float:
-        """Return the reward of the whole episode from its method, or the change of its number."""
+        """Return the whole episode's reward if ``reward`` is a method, otherwise the change in its value."""
         reward = self.environment.reward
         if callable(reward):
             return self._number(reward(*[answer][: len(inspect.signature(reward).parameters)]))
@@ -154,19 +155,19 @@ def _schema_of(where: str, tool: Callable[..., Any]) -> dict[str, Any]:
     except (chat_template_utils.DocstringParsingException, chat_template_utils.TypeHintParsingException) as error:
         raise ConfigError(
             f"the tool {where} cannot be described to a model ({' '.join(str(error).split())}): give each argument a "
-            'type hint and a line "name: description" under "Args:" in its docstring, or start its name with _'
+            'type hint and a line "name: description" under "Args:" in the docstring, or start the tool\'s name with _'
         ) from error
     return schema
 
 
 def _readable(result: str, most: int) -> str:
-    """Replace what UTF-8 cannot encode, and cut off what exceeds ``most`` characters."""
+    """Replace characters that UTF-8 cannot encode, and cut the result off after ``most`` characters."""
     shown = result[:most].encode("utf-8", "replace").decode()
     return shown if len(result) <= most else f"{shown}… (cut off: {most:,} of {len(result):,} characters)"
 
 
 def _find_calls(text: str) -> list[str]:
-    """Return the JSON of each call in a text, between tags or all of it; [] for a final answer."""
+    """Return the JSON of each call in a text, which is between tags or the whole text; [] for a final answer."""
     return _TAGGED.findall(text) or ([text] if text.lstrip().startswith(("{", "[{")) else [])
 
 
@@ -179,7 +180,7 @@ def _parse(text: str) -> list[Any]:
 
 
 def _name_and_arguments(call: Any) -> tuple[str, dict[str, Any]]:
-    """Read a call as most models write it, or with Llama's ``parameters``."""
+    """Read a call in the form that most models use, or with Llama's ``parameters``."""
     if isinstance(call, Mapping) and isinstance(name := call.get("name"), str):
         arguments = call.get("arguments", call.get("parameters", {}))
         if isinstance(arguments, dict):

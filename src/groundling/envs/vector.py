@@ -41,8 +41,8 @@ class TextVectorEnv:
     """Steps ``num_envs`` text envs, and resets each as soon as its episode ends.
 
     An env provides a goal, descriptions and, if they change, the admissible actions (see `read_text_step`). Equal
-    seeds must give equal episodes: a checkpoint stores each env's seed and actions, and `load_state_dict` replays
-    them. An env may report the first interaction in ``info["first_interaction"]`` (see `FirstInteraction`).
+    seeds must produce equal episodes, because a checkpoint stores each env's seed and actions, and `load_state_dict`
+    replays them. An env may report the first interaction in ``info["first_interaction"]`` (see `FirstInteraction`).
 
     Args:
         make_env: Creates one env with a `Discrete` action space, or a `Text` one, whose actions are strings.
@@ -53,8 +53,8 @@ class TextVectorEnv:
         seed_of: Returns the seed of env ``i``'s ``n``-th episode (see `groundling.envs.text_episode`).
         history: Maximum number of observations in a `TextObservation` (3 in GLAM); if None, there is no limit.
         num_workers: Number of processes that step the envs, for envs that are slow or crash; 0 uses this process. An
-            env that raises, dies or hangs is recreated and restored to its state; if that happens twice at one step,
-            its episode ends.
+            env that raises, dies or hangs is recreated and restored to its state; if this happens twice at the same
+            step, its episode ends.
         timeout: Seconds without an answer after which a worker is considered hung.
         warn: Called with a message for each lost env.
 
@@ -62,8 +62,8 @@ class TextVectorEnv:
         envs: The envs; empty with workers.
         step_limit: Number of steps after which an episode is truncated, unless it ends earlier; None for no limit.
         incidents: Problems in workers and servers.
-        remote: A server runs the envs: they can be lost, and equal seeds need not give equal episodes. What cannot be
-            repeated is then cut off or starts again, with a warning.
+        remote: True if a server runs the envs. They can then be lost, and equal seeds may produce different episodes.
+            Episodes that cannot be replayed are cut off or started again, with a warning.
 
     Raises:
         ConfigError: The action space is neither `Discrete` nor `Text`, or the env cannot be seeded.
@@ -113,9 +113,9 @@ class TextVectorEnv:
         history: int | None = 3,
         **args: Any,
     ) -> "TextVectorEnv":
-        """Create ``num_envs`` envs of one id in this process, with the training episodes of a run with this ``seed``.
-
-        ``args`` are the env's arguments. ``actions`` default to GLAM's for BabyAI and MiniGrid, else the env's own.
+        """Create ``num_envs`` envs with the same id in this process, which play the training episodes of a run with
+        this ``seed``. ``args`` are the env's arguments. ``actions`` default to GLAM's for BabyAI and MiniGrid, and
+        otherwise to the env's own.
 
         Raises:
             ConfigError: The env or an argument does not exist, or ``actions`` do not match the env's actions.
@@ -158,11 +158,11 @@ class TextVectorEnv:
         return self.observations()
 
     def step(self, actions: Sequence[int | str | None]) -> Step:
-        """Take one action in every env: an index into its observation's ``actions``, a text if any text is an action,
-        or None to wait.
+        """Take one action in every env: an index into its observation's ``actions``, a string if any text is an
+        action, or None not to step this env.
 
         Raises:
-            RunError: An index is out of range, or an env returns something invalid.
+            RunError: An index is out of range, or an env returns an invalid value.
         """
         finals, episodes = {}, []
         rewards = np.zeros(self.num_envs, dtype=np.float32)
@@ -206,7 +206,7 @@ class TextVectorEnv:
         self._stepper.close()
 
     def state_dict(self) -> list[dict[str, Any]]:
-        """Return each env's state as JSON: its episode's number, seed and actions, and a hash of its observation."""
+        """Return each env's state as JSON: its episode's number, seed and actions, and a hash of the observation."""
         states: list[dict[str, Any]] = [
             {"episode": s.episode, "seed": s.seed, "actions": list(s.actions), "seen": s.fingerprint(not self.actions)}
             for s in self._states
@@ -216,7 +216,7 @@ class TextVectorEnv:
         return states
 
     def load_state_dict(self, state: list[dict[str, Any]]) -> None:
-        """Return every env to its saved state by replaying its episode from its seed.
+        """Restore the saved state of every env by replaying its episode from its seed.
 
         Raises:
             UnequalEpisode: The replayed episode differs from the saved one.
@@ -236,7 +236,7 @@ class TextVectorEnv:
                 setattr(self.incidents, name, getattr(self.incidents, name) + count)
             self._states[i].episode = saved["episode"] - 1
         self.reset(range(len(state)))
-        ended: set[int] = set()  # also envs that do not offer a saved action, because the replayed episode differs
+        ended: set[int] = set()  # also envs in which a saved action is not admissible in the replayed episode
         for number in range(max((len(saved["actions"]) for saved in state), default=0)):
             taken = {i: saved["actions"][number] for i, saved in enumerate(state) if number < len(saved["actions"])}
             ended |= {i for i, action in taken.items() if not self._is_admissible(i, action)}
@@ -249,13 +249,13 @@ class TextVectorEnv:
         ]
         if unequal and not self.remote:
             raise UnequalEpisode(
-                f"env {unequal[0]} did not return to the state in its checkpoint: equal seeds do not give equal "
+                f"env {unequal[0]} did not return to the state in its checkpoint: equal seeds do not produce equal "
                 "episodes (draw_task=construction causes this, as does a different version of the env's package)"
             )
         if unequal:
             self._warn(
-                f"{self._name} keeps no seeds: the unfinished episodes of {len(unequal)} of {len(state)} envs start "
-                "again, so the run continues, but not exactly as without the interruption"
+                f"{self._name} does not use seeds: the unfinished episodes of {len(unequal)} of {len(state)} envs "
+                "start again, so the run continues, but not exactly as without the interruption"
             )
             for i in unequal:
                 self._states[i].episode -= 1
@@ -303,7 +303,7 @@ class TextVectorEnv:
             raise RunError(f"{self._where(i)}: it {lost}, twice during reset") from None
 
     def _step_again(self, i: int, lost: EnvLost) -> Any:
-        """Return a lost env to its state (or raise `RunError`), and step it again; return None if it is lost again."""
+        """Restore a lost env's state (or raise `RunError`), and step it again; return None if it is lost again."""
         state, goal, ended = self._states[i], None, False
         try:
             raw, info = read_reset(self._reset_again(i))
@@ -315,10 +315,10 @@ class TextVectorEnv:
             shown = read_text_step(raw, info, goal)
             if ended or (shown.goal, shown.descriptions) != (state.goal, state.descriptions[-1]):
                 if self.remote:
-                    return self._cut_off(i, f"{lost}, and did not return to its state, as it keeps no seeds")
+                    return self._cut_off(i, f"{lost}, and did not return to its state, as it does not use seeds")
                 raise RunError(
                     f"{self._where(i)}: it {lost}, and replaying its seed and actions did not return it to its state: "
-                    "equal seeds must give equal episodes"
+                    "equal seeds must produce equal episodes"
                 )
             self._stepper.send(i, "step", state.chosen[-1])
             return self._stepper.receive(i)
@@ -344,7 +344,7 @@ class TextVectorEnv:
                 f"at every step, under one of the keys {', '.join(ACTIONS)}"
             )
         elif listed is not None and len(set(listed)) < len(listed):
-            problem = f"an action is listed twice ({', '.join(listed):.80}): list each once"
+            problem = f"an action is listed twice ({', '.join(listed):.80}): list each action once"
         elif not listed and not ended:
             problem = "no action is admissible, but the episode has not ended"
         elif listed is not None and self._last_action is not None and len(listed) > self._last_action + 1:

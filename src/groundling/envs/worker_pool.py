@@ -25,8 +25,8 @@ _MOST_LOSSES = 3  # Maximum number of consecutive losses of a worker, without an
 
 
 MakeHandler = Callable[[bool], Any]
-"""Creates a handler of commands in a worker process. It has the methods ``answer(key, value)``, whose exceptions end
-the process, and ``close()``. The argument is True if it replaces a lost worker's handler."""
+"""Creates a command handler in a worker process. The handler has the methods ``answer(key, value)``, whose exceptions
+end the process, and ``close()``. The argument is True if the handler replaces that of a lost worker."""
 
 
 class WorkerLost(Exception):
@@ -38,10 +38,10 @@ class WorkerLost(Exception):
 
 
 class WorkerPool:
-    """Worker processes that carry out commands in the order in which they are sent.
+    """Worker processes that execute commands in the order in which they are sent.
 
     Args:
-        make_handlers: A function per worker that creates its handler; it must be picklable.
+        make_handlers: One function per worker that creates the worker's handler; must be picklable.
         timeout: Seconds without an answer after which a worker is considered hung.
         on_lost: Called with a worker's number and the `WorkerLost` exception.
         resend: Resend the commands that a lost worker had not answered to its replacement.
@@ -70,8 +70,8 @@ class WorkerPool:
             ) from error
         if any(b"__main__" in one for one in handlers) and not hasattr(sys.modules["__main__"], "__file__"):
             raise ConfigError(
-                "worker processes cannot import what a notebook or an interactive session defines: move the env to a "
-                "module, or set world.num_workers=0"
+                "worker processes cannot import definitions from a notebook or an interactive session: move the env "
+                "to a module, or set world.num_workers=0"
             )
         inherited = {**os.environ, **(environment or {})}, tuple(file_descriptors)
         self._workers = [_Worker(handler, *inherited) for handler in handlers]
@@ -85,7 +85,7 @@ class WorkerPool:
         self._workers[worker].send(key, value)
 
     def receive(self, worker: int, key: Hashable) -> Any:
-        """Wait for the key's next answer. Raise `WorkerLost` (unless ``resend``), or `RunError` after many losses."""
+        """Wait for the next answer to ``key``. Raise `WorkerLost` (unless ``resend``), or `RunError` if lost often."""
         process = self._workers[worker]
         while True:
             try:
@@ -106,7 +106,7 @@ class WorkerPool:
 
 
 class _Worker:
-    """A process, and its answers that have not been received yet."""
+    """A process, and the answers that have not been received from it yet."""
 
     process: subprocess.Popen[bytes]
     _is_ready: bool
@@ -192,7 +192,7 @@ def _serve(pipe: Connection) -> None:
     try:
         if main is not None:
             spawn.import_main_path(main)
-        # Unpickling is safe: the bytes come from the parent process, through a pipe that only these two processes hold.
+        # Unpickling is safe: the parent process sent the bytes through a pipe that no other process can access.
         handler = pickle.loads(pipe.recv_bytes())(restarted)
     except Exception as error:
         traceback.print_exc()
@@ -211,12 +211,12 @@ if __name__ == "__main__":
 
 
 class EnvLost(RunError):
-    """An env raised, or its process or server died or hung; it has to be reset."""
+    """An env raised an exception, or its process or server died or hung; the env must be reset."""
 
 
 @dataclass
 class Incidents:
-    """Problems in workers so far, from which training recovered."""
+    """Counts of the worker problems so far, from which training recovered."""
 
     lost_envs: int = 0  # envs that raised, or whose worker died or hung
     cut_episodes: int = 0  # episodes that were cut off because their env was lost twice at a step
@@ -248,7 +248,7 @@ class WorkerEnvs:
             self.pool.send(env % self._num_workers, env, (command, value))
 
     def receive(self, env: int) -> Any:
-        """Return the result of the env's last command; raise `EnvLost` if it gave no result."""
+        """Return the result of the env's last command; raise `EnvLost` if there is none."""
         if env in self._lost:
             raise EnvLost(self._lost.pop(env))
         try:
@@ -289,7 +289,7 @@ class _EnvShare:
         env = self._envs[number]
         try:
             return False, env.reset(seed=argument) if command == "reset" else env.step(argument)
-        except EnvLost as lost:  # of a server, for which the same env waits
+        except EnvLost as lost:  # a server's env is kept, since its reset waits for the server
             return True, lost
         except (Exception, SystemExit) as error:
             traceback.print_exc()

@@ -1,4 +1,4 @@
-"""Judges, which state preferences between captioned segments, and the datasets that store these preferences."""
+"""Judges, which express preferences between captioned segments, and datasets that store these preferences."""
 
 from groundling.judges.asking import quoting as fence
 from groundling.judges.asking.annotate import Annotation, AnnotationEstimate, AnnotationSummary

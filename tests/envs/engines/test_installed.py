@@ -115,14 +115,14 @@ def test_returns_of_scienceworld_are_its_scores_in_every_jvm() -> None:
 @pytest.mark.parametrize(
     ("id", "args", "wanted"),
     [
-        ("TextArena-v0", {"game": "Chequers-v0"}, "unknown game of TextArena 'Chequers-v0'.*Checkers-v0"),
+        ("TextArena-v0", {"game": "Chequers-v0"}, "unknown TextArena game 'Chequers-v0'.*Checkers-v0"),
         ("TextArena-v0", {"game": "TicTacToe-v0"}, "cannot start TicTacToe-v0"),
-        ("ReasoningGym-v0", {"dataset": "letters"}, "unknown dataset of Reasoning Gym 'letters'"),
-        ("Gem-v0", {"game": "game:Go"}, "unknown env of GEM 'game:Go'"),
-        ("TextWorld-v0", {"challenge": "chess"}, "unknown challenge of TextWorld 'chess'"),
-        ("TextWorld-v0", {"params": {"rooms": 3}}, "unknown setting of TextWorld's treasure_hunter 'rooms'"),
-        ("ScienceWorld-v0", {"task": "find-plants"}, "unknown task of ScienceWorld 'find-plants'.*find-plant"),
-        ("ScienceWorld-v0", {"simplifications": "all"}, "unknown simplification of ScienceWorld 'all'"),
+        ("ReasoningGym-v0", {"dataset": "letters"}, "unknown Reasoning Gym dataset 'letters'"),
+        ("Gem-v0", {"game": "game:Go"}, "unknown GEM env 'game:Go'"),
+        ("TextWorld-v0", {"challenge": "chess"}, "unknown TextWorld challenge 'chess'"),
+        ("TextWorld-v0", {"params": {"rooms": 3}}, "unknown treasure_hunter setting 'rooms'"),
+        ("ScienceWorld-v0", {"task": "find-plants"}, "unknown ScienceWorld task 'find-plants'.*find-plant"),
+        ("ScienceWorld-v0", {"simplifications": "all"}, "unknown ScienceWorld simplification 'all'"),
     ],
 )
 def test_unknown_games_and_settings_are_errors(id: str, args: dict[str, Any], wanted: str) -> None:

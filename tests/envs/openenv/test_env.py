@@ -100,8 +100,8 @@ def test_an_action_has_the_servers_type_and_constants(connect: Connect) -> None:
         ({"reward": "1"}, "sent the reward '1': expected a finite number"),
         ({"done": 1}, "sent done=1: expected true or false"),
         ({"fields": {"legal_actions": {"a": 0}}}, "sent {'a': 0} as legal_actions: expected a list"),
-        ({"fields": {"legal_actions": [0, 0]}}, "expected values that differ"),
-        ({"fields": {"legal_actions": []}}, "expected values that differ"),
+        ({"fields": {"legal_actions": [0, 0]}}, "expected distinct values"),
+        ({"fields": {"legal_actions": []}}, "expected distinct values"),
         ({"fields": {"messages": []}}, "sent an observation without messages.-1.content"),
     ],
 )
@@ -148,7 +148,7 @@ def test_a_lost_session_returns_to_its_state(connect: Connect) -> None:
 def test_without_seeds_a_lost_episode_is_cut_off(connect: Connect) -> None:
     connect(Server({4: ConnectionError("gone")}, keeps_seeds=False))
     (envs := make_envs(num_envs=1)).reset()
-    with pytest.warns(UserWarning, match="keeps no seeds; the episode is cut off"):
+    with pytest.warns(UserWarning, match="does not use seeds; the episode is cut off"):
         play(envs, 5)
     assert envs.incidents.cut_episodes == 1
 
@@ -164,7 +164,7 @@ def test_resuming(connect: Connect, keeps_seeds: bool, recwarn: pytest.WarningsR
     if keeps_seeds:
         assert resumed.observations() == envs.observations() and not recwarn.list
     else:
-        assert "keeps no seeds: the unfinished episodes of" in str(recwarn.pop().message)
+        assert "does not use seeds: the unfinished episodes of" in str(recwarn.pop().message)
         assert resumed.at_start().all()
 
 
@@ -213,7 +213,7 @@ def test_an_env_is_inspected_without_a_connection(connect: Connect) -> None:
         (f"openenv:{URL}", {}, "missing .* argument: 'action'"),
         (f"openenv:{URL}", {**ARGS, "names": "2:blue"}, "names must be a mapping, got '2:blue': quote it"),
         (f"openenv:{URL}", {**ARGS, "admissible": None}, "names does nothing without world.args.admissible"),
-        (f"openenv:{URL}", {**ARGS, "constants": {"door": 1}}, "constants sets 'door', which is the agent's"),
+        (f"openenv:{URL}", {**ARGS, "constants": {"door": 1}}, "constants sets 'door', which the agent sets"),
         (f"openenv:{URL}", {**ARGS, "reset": {"seed": 1}}, "reset sets the seed, but each episode has its own"),
         (f"openenv:{URL}", {**ARGS, "max_steps": 0}, "max_steps and timeout of world.args must be positive, got 0"),
         (f"openenv:{URL}", {**ARGS, "descriptions": ["text"]}, "has no field text, .* its fields: question, legal"),

@@ -28,7 +28,7 @@ from tests.judges.reward_models.reward_reference import random_texts
 @pytest.mark.parametrize(
     ("captions", "message"),
     [
-        (["none"], "gave 0 valid answers about 1 captions, 1 without"),
+        (["none"], "returned 0 valid answers about 1 captions and 1 without"),
         (["a", "b"], "KeyError: 'winner'"),
         (["a"], None),
     ],

@@ -39,7 +39,7 @@ def test_a_dataset_of_texts_is_read_as_written(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="blstats"):
         again.comparisons(blstats=True)
     (tmp_path / "pairs/recording.json").write_text("{}")
-    with pytest.raises(ConfigError, match="does not name the world"):
+    with pytest.raises(ConfigError, match="does not specify the world"):
         open_pairs(tmp_path / "pairs")
 
 

@@ -1,11 +1,11 @@
-"""Samples GLAM's levels from the original's distribution, without rejecting whole levels.
+"""Sample GLAM's levels from the original distribution without rejecting whole levels.
 
-The original samples objects, places, agent and mission, and rejects the level unless the split admits the mission,
-all objects are reachable, and a "put next to" mission is not fulfilled yet. Instead, this module samples
+The original samples the objects, their positions, the agent and the mission. It rejects the level unless the split
+allows the mission, all objects are reachable, and a "put next to" mission is not yet fulfilled. Instead, this module
 
-- the nouns, conditional on the split admitting the mission, from the exact probabilities (`draw_nouns`);
-- the places, on bitboards, until everything is reachable (`draw_places`);
-- both again only if the two objects of "put next to" already touch.
+- samples the nouns from their exact distribution, given that the split allows the mission (`draw_nouns`);
+- samples the positions, on bitboards, until everything is reachable (`draw_places`);
+- repeats both only if the two objects of a "put next to" mission are already adjacent.
 """
 
 from collections.abc import Sequence
@@ -17,12 +17,12 @@ from minigrid.core.constants import COLOR_NAMES
 KINDS = ("key", "ball", "box")
 NOUNS = tuple((kind, colour) for kind in KINDS for colour in COLOR_NAMES)  # equally likely; a *noun* below is an index
 
-# A room has 8 × 8 cells, including walls. Cell (x, y) has the number x + 8 y; a board is an int with one bit per cell.
+# A room has 8 × 8 cells, including walls. Cell (x, y) has index x + 8 y; a board is an int with one bit per cell.
 _SIDE = 8
 _INSIDE = np.array([x + _SIDE * y for y in range(1, _SIDE - 1) for x in range(1, _SIDE - 1)])
 _INSIDE_BOARD = sum(1 << cell for cell in _INSIDE.tolist())
 _AHEAD = (1, _SIDE, -1, -_SIDE)  # in Minigrid's order: right, down, left, up
-MOST_THINGS = 16  # with 16 things in a room, all are reachable in one layout in 500; with 18, one in thousands
+MOST_THINGS = 16  # all things are reachable in one of 500 layouts with 16 things, and in one of thousands with 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +32,13 @@ class Places:
     things: list[tuple[int, int]]
 
     def touching(self, some: Sequence[int], others: Sequence[int]) -> bool:
-        """Return True if a thing in ``some`` is next to one in ``others`` (both are indices into ``things``)."""
+        """Return True if a thing in ``some`` is adjacent to one in ``others`` (both list indices into ``things``)."""
         pairs = ((self.things[i], self.things[j]) for i in some for j in others)
         return any(abs(x - u) + abs(y - v) <= 1 for (x, y), (u, v) in pairs)
 
 
 def draw_nouns(rng: np.random.Generator, count: int, num_named: int, admitted: Sequence[int]) -> list[int]:
-    """Sample the nouns of ``count`` objects, the first ``num_named`` (1 or 2) of which the mission names.
+    """Sample the nouns of ``count`` objects; the mission refers to the first ``num_named`` (1 or 2) of them.
 
     The original samples the objects, then one of them for the mission, then a second one, which may be the first again
     if another object looks the same. It rejects the level unless both are ``admitted``. Let p be the probability that
@@ -64,7 +64,7 @@ def draw_nouns(rng: np.random.Generator, count: int, num_named: int, admitted: S
     elif drawn < another + twice:
         while first not in nouns[1:]:
             nouns[1:] = rng.integers(len(NOUNS), size=count - 1).tolist()
-        like_it = nouns.index(first, 1)  # places are random, so the order of the nouns may change
+        like_it = nouns.index(first, 1)  # positions are random, so the nouns can be reordered
         nouns[1], nouns[like_it] = nouns[like_it], nouns[1]
     else:
         rest = rng.integers(others, size=count - 1)
@@ -74,7 +74,7 @@ def draw_nouns(rng: np.random.Generator, count: int, num_named: int, admitted: S
 
 
 def draw_places(rng: np.random.Generator, count: int) -> Places:
-    """Place the agent, then ``count`` things that do not touch it; repeat until all are reachable."""
+    """Place the agent and ``count`` things that are not adjacent to it; repeat until all things are reachable."""
     while True:
         agent, direction = _pick(rng, _INSIDE), int(rng.integers(4))
         things = _draw_cells(rng, count, spread(1 << agent))
@@ -83,9 +83,9 @@ def draw_places(rng: np.random.Generator, count: int) -> Places:
 
 
 def draw_places_by_door(rng: np.random.Generator, count: int) -> tuple[int, int, Places]:
-    """Sample a room, the row of its door, its things, then the agent, until all are reachable. The agent faces neither
-    a thing nor the door. In the right room, no thing is within one step of the middle, where the original's agent is
-    when things are placed. Return the room's column (0: left, 1: right), the door's row and the places.
+    """Sample a room, its door's row, its things and the agent until everything is reachable. The agent does not face a
+    thing or the door. In the right room, no thing is within one step of the centre, where the original code leaves the
+    agent while it places things. Return the room's column (0: left, 1: right), the door's row and the positions.
     """
     middle = _SIDE // 2 * (1 + _SIDE)
     while True:
@@ -102,7 +102,7 @@ def draw_places_by_door(rng: np.random.Generator, count: int) -> tuple[int, int,
 
 
 def all_in_reach(agent: int, things: int) -> bool:
-    """Return True if the agent can get next to every cell in ``things`` without moving any of them."""
+    """Return True if the agent can get next to every cell in ``things`` without moving a thing."""
     reached, before = 1 << agent, 0
     free = _INSIDE_BOARD & ~things | reached
     while reached != before:
@@ -119,7 +119,7 @@ def _draw_cells(rng: np.random.Generator, count: int, taken: int) -> list[int]:
 
 
 def spread(board: int, width: int = _SIDE) -> int:
-    """Return the board plus all adjacent cells. Its bits are within the walls, so no shift wraps around a row."""
+    """Return a board with all adjacent cells added. Its bits are within the walls, so no shift wraps around a row."""
     return board | board << 1 | board >> 1 | board << width | board >> width
 
 

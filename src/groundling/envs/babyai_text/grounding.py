@@ -1,14 +1,15 @@
-"""The agent's first interaction in a BabyAI episode, and the first interaction that the mission asks for.
+"""The agent's first interaction in a BabyAI episode, and the first interaction that the mission requires.
 
 The mission determines what counts as an interaction:
 
 - pick up, and put next to: the thing is picked up;
 - go to: the agent faces the thing from an adjacent cell;
-- open: the door is toggled, or, if it is locked, a key is picked up; the named keys then have the door's colour;
-- sequences: the part that must come first decides; if two parts are joined by "and", either part does.
+- open: the door is toggled or, if it is locked, a key is picked up (the named keys are those of the door's colour);
+- sequences: the part that must be done first counts; if two parts are joined by "and", either of them counts.
 
 The *things* are the objects that the agent can reach at the start without first moving a thing, unlocking a door, or
-interacting with another thing. Doors are things in missions to open or go to one; otherwise the agent may pass them.
+interacting with another thing. Doors are things only in missions to open or go to a door; in other missions, the agent
+may pass through them.
 """
 
 import re
@@ -47,7 +48,7 @@ _AHEAD = ((1, 0), (0, 1), (-1, 0), (0, -1))  # in the order of Minigrid's direct
 
 @dataclass(frozen=True)
 class Asked:
-    """The first interaction that a mission asks for."""
+    """The first interaction that a mission requires."""
 
     deed: Deed
     description: ObjDesc  # the part of the mission that describes the thing
@@ -56,7 +57,7 @@ class Asked:
 
 
 def asked_first(env: Any, instruction: Instr | None) -> list[Asked]:
-    """Return the first interaction, or the two possible ones, that an unwrapped BabyAI env's instruction asks for. The
+    """Return the first interaction (or two alternatives) that the instruction of an unwrapped BabyAI env requires. The
     list is empty if the grammar is not BabyAI's, the agent carries something, or no named thing is within reach.
     """
     if env.carrying is not None:
@@ -69,7 +70,7 @@ def asked_first(env: Any, instruction: Instr | None) -> list[Asked]:
         return asked_first(env, instruction.instr_b if is_after else instruction.instr_a)
     if isinstance(instruction, GoToInstr):
         description = instruction.desc
-        doors = description.type in (None, "door")  # else the agent passes through them
+        doors = description.type in (None, "door")  # otherwise the agent can pass through doors
         return _within_reach("face", description, description.obj_set, _reach(env, doors), doors)
     if isinstance(instruction, PickupInstr | PutNextInstr):
         description = instruction.desc if isinstance(instruction, PickupInstr) else instruction.desc_move
@@ -100,9 +101,9 @@ def _among(things: Iterable[Any], others: Iterable[Any]) -> list[Any]:
 
 
 def _reach(env: Any, doors_block: bool = False) -> list[WorldObj]:
-    """Return the keys, balls, boxes and doors that the agent can reach, if walls or doors enclose all rooms."""
+    """Return the keys, balls, boxes and doors within the agent's reach; walls or doors must enclose all rooms."""
     cells, width = env.grid.grid, env.grid.width
-    free = int("".join(["1" if cell is None else "0" for cell in reversed(cells)]), 2)  # a bit for each cell
+    free = int("".join(["1" if cell is None else "0" for cell in reversed(cells)]), 2)  # one bit per cell
     things = []
     for place, thing in enumerate(cells):
         if thing is None or thing.type == "wall":
@@ -122,7 +123,7 @@ def _reach(env: Any, doors_block: bool = False) -> list[WorldObj]:
 
 
 def descriptions(instruction: Instr) -> list[ObjDesc]:
-    """Return an instruction's object descriptions in order of mention."""
+    """Return an instruction's object descriptions in the order in which the mission mentions them."""
     if isinstance(instruction, SeqInstr):
         return descriptions(instruction.instr_a) + descriptions(instruction.instr_b)
     names = ("desc", "desc_move", "desc_fixed")
@@ -130,7 +131,7 @@ def descriptions(instruction: Instr) -> list[ObjDesc]:
 
 
 class InteractionTracker:
-    """Tracks an episode's first interaction in an unwrapped BabyAI env; ``named`` has the mission's words for it."""
+    """Tracks the first interaction in an unwrapped BabyAI env; ``named`` lists the mission's phrases for the thing."""
 
     def __init__(self, env: Any, asked: list[Asked], named: Iterable[str] = ()) -> None:
         self._env = env
@@ -144,7 +145,7 @@ class InteractionTracker:
         """Value of ``info["first_interaction"]`` (see `groundling.envs.text_episode`)."""
 
     def update(self, action: int) -> None:
-        """Check for an interaction after the env's last step, which took ``action``."""
+        """Check whether the env's last step, with ``action``, was an interaction."""
         env = self._env
         thing = env.carrying
         if action != Actions.pickup:
@@ -163,15 +164,16 @@ class InteractionTracker:
 
 CONTROLS = {
     "swapped": "the mission names a different thing in the room; an agent that reads it goes to that thing and fails",
-    "dropped": "the mission does not say which thing it means",
-    "scrambled": "the letters of the words that name things are shuffled",
+    "dropped": "the mission does not specify a thing",
+    "scrambled": "the letters of the words that describe things are shuffled",
 }
 
 
 def swap(env: Any, asked: list[Asked], mission: str, rng: np.random.Generator) -> tuple[str, list[Asked]] | None:
-    """Replace each thing to interact with first by a different one that is within reach, not described by the mission,
-    and unique if possible. Return the new mission and its first interactions, or None if there is no such thing.
-    ``env`` is unwrapped and at the start of an episode; ``asked`` comes from `asked_first`.
+    """Replace the things in the mission that the agent must interact with first by others that are within reach, not
+    described by the mission, and unique if possible. Return the new mission and its first interactions, or None if
+    there are no such things. ``env`` must be unwrapped and at the start of an episode; ``asked`` is the result of
+    `asked_first`.
     """
 
     def look_of(thing: Any) -> tuple[str, str]:
@@ -186,7 +188,7 @@ def swap(env: Any, asked: list[Asked], mission: str, rng: np.random.Generator) -
     for part in asked:
         others = sorted({look_of(thing) for thing in part.things} - meant)
         single = [look for look in others if counts[look] == 1]
-        if not others or (part.deed == "pick up" and part.description.type == "door"):  # it describes the door
+        if not others or (part.deed == "pick up" and part.description.type == "door"):  # the mission mentions no key
             return None
         look = (single or others)[int(rng.integers(len(single or others)))]
         meant.add(look)

@@ -36,7 +36,7 @@ _DOOR_COLOURS: dict[Split | None, tuple[str, ...]] = {
 }
 _MAKE: dict[str, Callable[[str], WorldObj]] = {"key": Key, "ball": Ball, "box": Box}
 _ROOM_SIZE = 8
-_RIGHT, _LEFT = 0, 2  # sides of a room, as Minigrid numbers them
+_RIGHT, _LEFT = 0, 2  # Minigrid's indices of a room's sides
 
 
 _Task = tuple[int, tuple[Callable[..., Instr], ...]]  # number of named objects, mission templates
@@ -61,19 +61,19 @@ _TASKS: dict[str, _Task] = {
 
 
 class LocalLevel(RoomGridLevel):
-    """One room of 6 × 6 free cells with objects, or for ``open`` two rooms with a locked door between them.
+    """One room of 6 × 6 free cells with objects or, for ``open``, two rooms with a locked door between them.
 
-    The reward is Minigrid's: 1 - 0.9 · steps / max_steps on success, else 0. By default, ``max_steps`` is 64 times the
-    number of objects to go to, times the number of rooms.
+    The reward is Minigrid's: 1 - 0.9 · steps / max_steps on success, otherwise 0. By default, ``max_steps`` is 64
+    times the number of objects to go to, times the number of rooms.
 
     Args:
         tasks: Task families.
-        split: Split of the missions (see `HELD_OUT`); if None, all missions occur.
+        split: Split of the missions (see `HELD_OUT`); if None, all missions are used.
         task: One of ``tasks``, fixed for the env's lifetime; if None, one is sampled at each reset.
-        draw_task: When to sample a task: at each ``reset``, or once at ``construction`` by an unseeded generator, as
-            in the original, so envs with the same seed differ. `groundling evaluate` always uses ``reset``.
-        generator: ``original`` samples whole levels until one is valid, and reproduces the original's levels for a
-            seed; ``direct`` samples from the same distribution, but builds only one level.
+        draw_task: When to sample a task: at each ``reset``, or once at ``construction`` with an unseeded generator, as
+            in the original; envs with the same seed then differ. `groundling evaluate` always uses ``reset``.
+        generator: ``original`` samples whole levels until one is valid, and reproduces the original levels for a seed;
+            ``direct`` samples from the same distribution, but builds only one level.
         num_dists: Number of distractors (objects that the task does not need), 0 to 14; 8 in GLAM.
         kwargs: See `minigrid.minigrid_env.MiniGridEnv`.
     """
@@ -138,7 +138,7 @@ class LocalLevel(RoomGridLevel):
             if name != "putnext":
                 break
             moved, fixed = ([i for i, noun in enumerate(nouns) if noun == named] for named in nouns[:2])
-            if nouns[0] != nouns[1] and not places.touching(moved, fixed):  # else the mission is already done
+            if nouns[0] != nouns[1] and not places.touching(moved, fixed):  # the mission is not already fulfilled
                 break
         RoomGrid._gen_grid(self, self.width, self.height)
         self._furnish(0, [NOUNS[noun] for noun in nouns], places)
@@ -146,7 +146,7 @@ class LocalLevel(RoomGridLevel):
         return form(*(ObjDesc(*NOUNS[noun]) for noun in nouns[:num_named]))
 
     def _draw_two_rooms(self) -> Instr:
-        """Build two rooms with a locked door between them; the key, the other objects and the agent share a room."""
+        """Build two rooms with a locked door between them; one room has the key, the other objects and the agent."""
         colour = self._rand_elem(_DOOR_COLOURS[self.split])
         column, row, places = draw_places_by_door(self.np_random, 1 + self.num_dists)
         RoomGrid._gen_grid(self, self.width, self.height)
@@ -166,7 +166,7 @@ class LocalLevel(RoomGridLevel):
         self.agent_pos = (room.top[0] + places.agent[0], places.agent[1])
         self.agent_dir = places.direction
 
-    # Original generator, whose levels are reproduced only if random numbers are drawn in this order
+    # Original generator: to reproduce its levels, random numbers must be drawn in exactly this order
 
     def _draw_as_the_original(self, name: str) -> Instr:
         # As in the original, an extra grid is built first; with two rooms, this samples a position for the door.
@@ -218,7 +218,7 @@ class LocalLevel(RoomGridLevel):
     # Both generators
 
     def _draw_opening(self, colour: str) -> Instr:
-        """Sample the mission to open the door; half of the training missions omit its colour."""
+        """Sample a mission to open the door; half of the training missions omit its colour."""
         names_colour = self.split != "train" or not self._rand_bool()
         return OpenInstr(ObjDesc("door", colour if names_colour else None))
 
@@ -245,7 +245,7 @@ class Expert:
         self._bot: Any = None
 
     def act(self) -> int:
-        """Return the index of the next action, which must then be taken; until then, further calls return it again."""
+        """Return the index of the next action. Until that action is taken, further calls return the same index."""
         if not hasattr(self._env, "instrs"):
             raise ExpertError("the expert was called before the env's first reset: call env.reset() first")
         if self._instructions is not self._env.instrs:

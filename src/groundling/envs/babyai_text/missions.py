@@ -23,7 +23,7 @@ _VERBS = {
     "pick up": ("ramasser", "avoir ramassé"),
     "open": ("ouvrir", "avoir ouvert"),
     "put": ("poser", "avoir posé"),
-}  # Infinitive and perfect infinitive in French
+}  # French infinitive and perfect infinitive
 
 
 def translate_mission(mission: str, language: str) -> str:
@@ -43,7 +43,7 @@ def translate_mission(mission: str, language: str) -> str:
 
 
 def change_things(mission: str, change: Callable[[str], str], language: str = "english") -> tuple[str, list[str]]:
-    """Apply ``change`` to each object phrase (``the red key``); return the mission and phrases. "" drops a phrase."""
+    """Apply ``change`` to each phrase such as ``the red key`` ("" removes it); return the new mission and phrases."""
     phrases: list[str] = []
 
     def put(match: re.Match[str]) -> str:

@@ -1,12 +1,12 @@
-"""Computes Minigrid's symbolic view from lookup tables: bit-identical, but many times faster.
+"""Compute Minigrid's symbolic view from lookup tables, with bit-identical results but many times faster.
 
-About 90% of a Minigrid step's time is spent on the observation: cutting the view out of the grid, rotating it up to
-four times, computing which cells are hidden, and encoding each cell. Here
+Minigrid spends about 90% of a step's time on the observation: cutting the view out of the grid, rotating it up to four
+times, computing which cells are hidden, and encoding each cell. In this module,
 
-- the positions of the cells in view are cached by the agent's position and direction;
-- each cell becomes one byte, its *code*, for the object there and whether it blocks the view;
+- the positions of the cells in view are cached for each position and direction of the agent;
+- each cell is encoded as one byte, its *code*, which identifies the object and whether it blocks the view;
 - visibility spreads row by row, away from the agent. A table of 128 × 128 entries, indexed by 7 bits from the previous
-  row and 7 bits for blocking cells, gives a row's visible cells and those of the next row that are visible from it.
+  row and 7 bits for blocking cells, contains a row's visible cells and the cells of the next row visible from it.
 
 No part of the grid is cached between observations, so nothing can become stale.
 """
@@ -24,14 +24,14 @@ from minigrid.core.grid import Grid
 from minigrid.core.world_object import Ball, Box, Door, Floor, Goal, Key, Lava, Wall
 from minigrid.minigrid_env import MiniGridEnv
 
-_VIEW = 7  # Width and height of the view; the tables support only Minigrid's default
+_VIEW = 7  # Width and height of the view; the tables support only Minigrid's default size
 _MIDDLE = _VIEW // 2
-_OWN_CELL = _MIDDLE  # cells are numbered row by row from the left, the agent's own row first
+_OWN_CELL = _MIDDLE  # cells are numbered from left to right, row by row, starting with the agent's row
 _OUTSIDE = Wall()  # what Minigrid shows beyond the edge of its grid
 
 
 def use_lookup_tables(env: Any) -> None:
-    """Make an unwrapped MiniGrid env use the tables for its observations, unless its class overrides these methods."""
+    """Make an unwrapped MiniGrid env use the tables, unless its class overrides the methods that they replace."""
     replaced = ("gen_obs", "gen_obs_grid", "get_view_exts")
     if isinstance(env, MiniGridEnv) and all(getattr(type(env), f) is getattr(MiniGridEnv, f) for f in replaced):
         env.gen_obs = MethodType(gen_obs, env)  # type: ignore[method-assign]
@@ -39,7 +39,7 @@ def use_lookup_tables(env: Any) -> None:
 
 def gen_obs(env: MiniGridEnv) -> dict[str, Any]:
     """Return Minigrid's observation: the image, uint8 ``(7, 7, 3)``, the direction and the mission. Fall back to
-    Minigrid's own code if the tables do not support the view's size, or the class of the grid or of an object.
+    Minigrid's own code if the tables do not support the view's size, the grid's class or an object's class.
     """
     image = image_by_tables(env)
     if image is None:
@@ -48,7 +48,7 @@ def gen_obs(env: MiniGridEnv) -> dict[str, Any]:
 
 
 def image_by_tables(env: MiniGridEnv) -> np.ndarray | None:
-    """Return the image: column (left to right), row (far to near), [object, colour, state]; None if unsupported."""
+    """Return the image, indexed by column (left to right), row (far to near) and [object, colour, state], or None."""
     grid, (x, y) = env.grid, env.agent_pos
     if env.agent_view_size != _VIEW or type(grid) is not Grid:
         return None
@@ -78,7 +78,7 @@ def _door_key(thing: Any) -> Any:
 
 @lru_cache(maxsize=8192)
 def _in_view(width: int, height: int, x: int, y: int, direction: int) -> Callable[[Sequence[Any]], Any]:
-    """Return a getter for the view's 49 cells; it takes the grid's cells followed by `_OUTSIDE`."""
+    """Return a getter for the 49 cells in view; its argument is the grid's cells followed by `_OUTSIDE`."""
     dx, dy = DIR_TO_VEC[direction].tolist()
     places = [
         (int(x) + dx * ahead - dy * right, int(y) + dy * ahead + dx * right)
@@ -90,17 +90,17 @@ def _in_view(width: int, height: int, x: int, y: int, direction: int) -> Callabl
 # Tables
 
 _WHOLE_ROW = (1 << _VIEW) - 1
-_ROWS = range(_VIEW * (_VIEW - 1), -1, -_VIEW)  # first bit of each row, the agent's own row first
+_ROWS = range(_VIEW * (_VIEW - 1), -1, -_VIEW)  # lowest bit of each row, starting with the agent's row
 
 
 @lru_cache
 def _spread() -> list[tuple[bytes, int]]:
     """Tabulate how visibility spreads in a row, as in `minigrid.core.grid.Grid.process_vis`.
 
-    A visible cell that does not block the view makes three more cells visible: the next one in its row, the one ahead,
-    and the one ahead of the next. This is applied from left to right, then from right to left. An index has 7 bits for
-    the cells visible from the previous row, then 7 for those that do not block the view, the first column highest.
-    An entry holds the row's visible cells as bytes (255 or 0), and the next row's cells visible from it as 7 bits.
+    A visible cell that does not block the view makes three more cells visible: its neighbour in the row, and the cells
+    ahead of both. This is applied from left to right, then from right to left. An index consists of 7 bits for the
+    cells visible from the previous row and 7 bits for the cells that do not block the view; the first column is the
+    highest bit. An entry contains the visible cells as bytes (255 or 0), and the next row's visible cells as 7 bits.
     """
     bits = [1 << _VIEW - 1 - column for column in range(_VIEW)]
     entries = np.arange(1 << 2 * _VIEW)

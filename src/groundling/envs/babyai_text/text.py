@@ -1,4 +1,4 @@
-"""Text descriptions of BabyAI and MiniGrid envs."""
+"""Textual descriptions of BabyAI and MiniGrid envs."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -58,7 +58,7 @@ def describe(
         carrying: The carried object: a Minigrid ``WorldObj``, a pair (type, colour), or None.
         language: ``english`` or ``french``.
         compat: ``glam`` keeps the carried object in English inside the French sentence, as the original does.
-        walls: Include the sentences about walls, which are about half of a room's sentences.
+        walls: Include sentences about walls, which make up about half of the sentences in a room.
 
     Returns:
         The sentences, such as ``You see a red ball 2 steps left and 1 step forward``.
@@ -101,7 +101,7 @@ def describe(
 
 @lru_cache(maxsize=65536)
 def _thing(kind: int, colour: int, state: int, right: int, ahead: int, language: Language) -> str:
-    """Describe one thing; grammatical errors such as "a open door" and "une but" are the original's."""
+    """Describe one thing; grammatical errors such as "a open door" and "une but" are kept from the original."""
     noun, adjective = IDX_TO_OBJECT[kind], IDX_TO_COLOR[colour]
     condition = [_STATES[state]] if noun == "door" else []
     sideways = _RIGHT if right > 0 else _LEFT
@@ -127,26 +127,26 @@ Observation = dict[str, Any]
 
 
 def translate_actions(actions: Sequence[str], language: str) -> list[str]:
-    """Translate actions in `ACTIONS`; raise `TranslationError` for an unknown language or action."""
+    """Translate actions from `ACTIONS`; raise `TranslationError` for an unknown language or action."""
     translations = ACTIONS[check_language(language)]
     known = {name: translations[i] for names in ACTIONS.values() for i, name in enumerate(names)}
     for action in actions:
         if action not in known:
             raise TranslationError(
                 f"cannot translate the action {action!r} to {language}: expected {', '.join(ACTIONS['english'])}; to "
-                f"use other actions, set all of them in {language} as world.actions=[…]"
+                f"use other actions, set world.actions=[…] to all of them in {language}"
             )
     return [known[action] for action in actions]
 
 
-# Minigrid prints every level that it rejects; a module-level `print` shadows the built-in one.
+# Minigrid prints every level that it rejects; this module-level `print` shadows the built-in function.
 roomgrid_level.print = lambda *_: None  # type: ignore[attr-defined]
 
 _MOST_RESETS = 100  # Maximum number of episodes sampled to find one to which the control applies
 
 
 class BabyAIText(gymnasium.Wrapper[Observation, int, Observation, int]):
-    """Adds ``descriptions``, a list of sentences, to infos, and ``task`` in levels with several task families.
+    """Adds ``descriptions``, a list of sentences, to the info, and ``task`` in levels with several task families.
 
     If the mission follows BabyAI's grammar, each step's info also has ``first_interaction``, which is documented in
     `groundling.envs.text_episode` and defined in `grounding`.
@@ -156,8 +156,8 @@ class BabyAIText(gymnasium.Wrapper[Observation, int, Observation, int]):
         language: Language of the sentences and of ``obs["mission"]``: ``english`` or ``french``.
         compat: See `describe`.
         control: One of `CONTROLS`, which changes ``obs["mission"]``, but not the env's own mission and reward.
-            ``swapped`` skips episodes without another thing to name; first interactions then refer to the new thing.
-        describe_walls: Include the sentences about walls; if False, a view of only walls is described as `NOTHING`.
+            ``swapped`` skips episodes without another thing to name; first interactions refer to the new thing.
+        describe_walls: Include sentences about walls; if False, a view with only walls is described as `NOTHING`.
     """
 
     def __init__(

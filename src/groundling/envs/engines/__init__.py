@@ -1,1 +1,1 @@
-"""Engines of others as text envs, one module each; an engine is imported when its env is created."""
+"""Third-party engines as text envs, one module per engine. An engine is imported when its env is created."""

@@ -1,4 +1,4 @@
-"""GEM (Liu et al. 2025, arXiv 2510.01051): its games and questions as text envs."""
+"""The games and questions of GEM (Liu et al. 2025, arXiv 2510.01051) as text envs."""
 
 import logging
 from collections.abc import Mapping
@@ -11,18 +11,17 @@ from groundling.errors import ConfigError, unknown
 
 
 class Gem(gymnasium.Env[str, str]):
-    r"""An env of GEM, in which any text is an action; ``world.actions`` lists the ones to choose among.
+    r"""A GEM env. Any text is an action, unless ``world.actions`` lists the actions to choose from.
 
-    The goal consists of the rules, or of the question. An observation consists of the result of the last action and,
-    if there is one, of the board. An action without ``\boxed{…}`` is put into it. An episode with a last reward of 1
-    is a success.
+    The goal is the rules or the question. An observation consists of the result of the last action and the board, if
+    there is one. An action without ``\boxed{…}`` is wrapped in it. An episode is a success if its last reward is 1.
 
     Args:
         game: Id of the env, such as ``game:Sokoban-v0-easy`` or ``rg:letter_counting``.
-        params: Arguments of the env, such as ``{max_turns: 10}``; defaults are the env's.
+        params: Arguments of the env, such as ``{max_turns: 10}``; the defaults are those of the env.
 
     Raises:
-        ConfigError: The package is missing, the game does not exist, or its data are missing.
+        ConfigError: The package is missing, the game does not exist, or its data is missing.
     """
 
     observation_space = action_space = gymnasium.spaces.Text(100_000)
@@ -30,12 +29,12 @@ class Gem(gymnasium.Env[str, str]):
     def __init__(self, game: str = "game:GuessTheNumber-v0-easy", params: Mapping[str, Any] | None = None) -> None:
         make, games = _import_gem()
         if game not in games:
-            raise ConfigError(unknown("env of GEM", game, games))
+            raise ConfigError(unknown("GEM env", game, games))
         self._random, self._name = GlobalRandom(), game
         with self._random:
             try:
                 self._game = make(game, **(params or {}))
-            except (LookupError, OSError) as error:  # missing data of NLTK or of the hub
+            except (LookupError, OSError) as error:  # missing data from NLTK or the hub
                 raise ConfigError(f"GEM cannot start {game}: {' '.join(str(error).split()):.200}") from error
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
@@ -66,7 +65,7 @@ class Gem(gymnasium.Env[str, str]):
 
 
 def _import_gem() -> tuple[Any, Mapping[str, Any]]:
-    """Import GEM, whose import configures the root logger, and restore the logger."""
+    """Import GEM, then restore the root logger, which the import configures."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     try:

@@ -1,4 +1,4 @@
-"""Seeding of games that draw from the process's global generators, as TextArena's and GEM's do."""
+"""Seed games that use the process's global random generators, such as those of TextArena and GEM."""
 # ruff: noqa: NPY002
 
 import hashlib
@@ -10,13 +10,13 @@ import numpy as np
 
 from groundling.envs.text_episode import is_held_out
 
-_DRAWS = 64  # Maximum number of games started to find one of the right split
+_DRAWS = 64  # Maximum number of games started to find one in the right split
 
 
 class GlobalRandom:
-    """One env's state of ``random`` and of NumPy's global generator, in effect inside a ``with`` block.
+    """An env's own state of ``random`` and NumPy's global generator, active inside a ``with`` block.
 
-    Without it, all envs of a process draw from one stream, and an episode depends on the steps of the others.
+    Without it, all envs in a process would share one stream, and an episode would depend on the steps of other envs.
     """
 
     def __init__(self) -> None:
@@ -32,11 +32,11 @@ class GlobalRandom:
 
 
 def start_game(seed: int, start: Callable[[int], str]) -> None:
-    """Start games until one belongs to the split of ``seed``: a quarter of the first observations, chosen by their
-    hash, are held out. The 64th game is accepted in any case, since some games always start with the same text.
+    """Start games until one belongs to the split of ``seed``. A quarter of the first observations, chosen by hash, are
+    held out. The 64th game is always accepted, since some games always start with the same text.
 
     Args:
-        start: Starts a game with a seed in [0, 2³²), and returns its first observation.
+        start: A function that starts a game with a seed in [0, 2³²) and returns its first observation.
     """
     for drawn in np.random.SeedSequence(seed).generate_state(_DRAWS):
         random.seed(int(drawn))

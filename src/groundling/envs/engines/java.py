@@ -1,4 +1,4 @@
-"""Engines in Java, which run in a process of their own."""
+"""Engines written in Java, which run in a separate process."""
 
 import functools
 import shutil
@@ -9,7 +9,7 @@ from groundling.errors import ConfigError
 
 
 def start_java(engine: str, jar: str, *options: str) -> Any:
-    """Start a JVM that runs a ``jar``, with ``options`` of the JVM, and return py4j's gateway to it.
+    """Start a JVM with the given ``options`` and ``jar``, and return a py4j gateway to it.
 
     The JVM exits no later than this process.
 
@@ -24,15 +24,15 @@ def start_java(engine: str, jar: str, *options: str) -> Any:
         classpath=jar,
         javaopts=[*options],
         die_on_exit=True,
-        cwd=str(Path(jar).parent),  # holds the engine's data files
+        cwd=str(Path(jar).parent),  # contains the engine's data files
         return_proc=True,
-        create_new_process_group=True,  # Ctrl-C is for the run, which then saves a checkpoint
+        create_new_process_group=True,  # Ctrl-C should reach only the run, which then saves a checkpoint
     )
     return JavaGateway(gateway_parameters=GatewayParameters(auto_field=True, port=port), java_process=process)
 
 
 def stop_java(gateway: Any) -> None:
-    """Stop the JVM of a gateway, which `JavaGateway.shutdown` alone does not."""
+    """Stop a gateway's JVM, which `JavaGateway.shutdown` alone leaves running."""
     gateway.shutdown()
     gateway.java_process.terminate()
     gateway.java_process.wait()

@@ -1,4 +1,4 @@
-"""Reasoning Gym (Stojanovski et al. 2025, arXiv 2505.24760): generated questions whose answers a program verifies."""
+"""Reasoning Gym (Stojanovski et al. 2025, arXiv 2505.24760): generated questions with verifiable answers."""
 
 import functools
 import json
@@ -15,10 +15,10 @@ FIRST = {"train": 0, "val": 2**29, "test": 2**30}
 
 
 def questions(dataset: str, split: str, size: int, params: Mapping[str, Any] | None = None) -> Any:
-    """Return the questions of a split, a sequence of mappings with ``question``, ``answer`` and ``metadata``.
+    """Return a split's questions: a sequence of mappings with ``question``, ``answer`` and ``metadata``.
 
     Raises:
-        ConfigError: The package is missing, or there is no such dataset.
+        ConfigError: The package is missing, or the dataset does not exist.
     """
     return _create(dataset, split, size, json.dumps(dict(params or {}), sort_keys=True))
 
@@ -31,19 +31,19 @@ def _create(dataset: str, split: str, size: int, params: str) -> Any:
         advice = "pip install 'groundling[reasoning-gym]'"
         raise ConfigError(f"Reasoning Gym is not installed: {advice} ({error})") from error
     if dataset not in reasoning_gym.factory.DATASETS:
-        raise ConfigError(unknown("dataset of Reasoning Gym", dataset, reasoning_gym.factory.DATASETS))
+        raise ConfigError(unknown("Reasoning Gym dataset", dataset, reasoning_gym.factory.DATASETS))
     return reasoning_gym.create_dataset(dataset, seed=FIRST[split], size=size, **json.loads(params))
 
 
 class ReasoningGym(gymnasium.Env[str, str]):
-    """A question as an episode of one turn; any text is an answer. The reward is the verifier's score of the answer,
-    between 0 and 1, and 1 is success. Held-out questions are generated with other seeds, but a dataset with few questions,
-    such as ``count_bits`` of small numbers, repeats them; ``check-env`` counts these.
+    """A question as a one-turn episode; any text is an answer. The reward is the verifier's score for the answer,
+    between 0 and 1; 1 is a success. Held-out questions are generated with other seeds, but a dataset with few
+    distinct questions, such as ``count_bits`` of small numbers, repeats training questions; ``check-env`` counts them.
 
     Args:
         dataset: Name of a dataset, such as ``letter_counting``.
-        params: Arguments of the dataset, such as ``{max_words: 5}``; defaults are the dataset's.
-        size: Number of questions of each split.
+        params: Arguments of the dataset, such as ``{max_words: 5}``; the defaults are those of the dataset.
+        size: Number of questions in each split.
     """
 
     observation_space = action_space = gymnasium.spaces.Text(100_000)

@@ -1,4 +1,4 @@
-"""ScienceWorld (Wang et al. 2022, arXiv 2203.07540), an engine in Java, as a text env."""
+"""ScienceWorld (Wang et al. 2022, arXiv 2203.07540), an engine written in Java, as a text env."""
 
 from typing import Any
 
@@ -9,11 +9,11 @@ from groundling.envs.text_episode import is_held_out
 from groundling.errors import ConfigError, unknown
 
 _SAME_ORDER = ("-XX:+UnlockExperimentalVMOptions", "-XX:hashCode=2")
-"""Options for equal hash codes of all objects. By default they are random, and so is the order of things in a room."""
+"""JVM options that give all objects equal hash codes. By default, hash codes and the order of things are random."""
 
 
 class ScienceWorld(gymnasium.Env[str, str]):
-    """One of the engine's 30 tasks, such as find-plant or melt. Each of a task's variations is a game.
+    """One of the engine's 30 tasks, such as find-plant or melt. Each variation of a task is a game.
 
     An observation consists of the result of the last action, the room and the inventory. ``info["actions"]`` lists the
     valid actions, often several hundred, in alphabetical order. The reward is the increase in the task's score, which
@@ -21,10 +21,10 @@ class ScienceWorld(gymnasium.Env[str, str]):
 
     Args:
         task: Name of the task.
-        simplifications: Names separated by commas, such as ``teleportAction,openDoors``; ``easy`` for all of them.
+        simplifications: Comma-separated names, such as ``teleportAction,openDoors``; ``easy`` for all of them.
         max_steps: Maximum number of steps in an episode.
-        fold: The engine's variations for ``train``, ``dev`` or ``test``. If None, held-out episodes use test, and
-            other episodes use train.
+        fold: The engine's set of variations to use: ``train``, ``dev`` or ``test``. If None, held-out episodes use
+            test, and other episodes use train.
 
     Raises:
         ConfigError: The package or Java is missing, or the task, a simplification or the fold does not exist.
@@ -42,13 +42,13 @@ class ScienceWorld(gymnasium.Env[str, str]):
                 f"ScienceWorld is not installed: pip install 'groundling[scienceworld]' ({error})"
             ) from error
         if task not in (tasks := sorted(ID2TASK.values())):
-            raise ConfigError(unknown("task of ScienceWorld", task, tasks))
-        self._java = start_java("ScienceWorld", JAR_PATH, *_SAME_ORDER)  # a JVM's engines share their objects' names
+            raise ConfigError(unknown("ScienceWorld task", task, tasks))
+        self._java = start_java("ScienceWorld", JAR_PATH, *_SAME_ORDER)  # engines in one JVM share object names
         self._engine = self._java.jvm.scienceworld.runtime.pythonapi.PythonInterface()
         allowed = ["easy", *self._engine.getPossibleSimplifications().split(", ")]
         for name in filter(None, simplifications.split(",")):
             if name not in allowed:
-                raise ConfigError(unknown("simplification of ScienceWorld", name, allowed))
+                raise ConfigError(unknown("ScienceWorld simplification", name, allowed))
         self._task, self._simplifications, self.max_steps = task, simplifications, max_steps
         self._engine.load(task, 0, simplifications, False)
         folds = {

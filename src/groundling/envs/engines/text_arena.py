@@ -1,4 +1,4 @@
-"""TextArena (Guertler et al. 2025, arXiv 2504.11442): its games for one player as text envs."""
+"""The single-player games of TextArena (Guertler et al. 2025, arXiv 2504.11442) as text envs."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,18 +10,18 @@ from groundling.errors import ConfigError, unknown
 
 
 class TextArena(gymnasium.Env[str, str]):
-    """A game for one player, in which any text is an action; ``world.actions`` lists the ones to choose among.
+    """A single-player game. Any text is an action, unless ``world.actions`` lists the actions to choose from.
 
-    The goal consists of the game's rules. An observation consists of the game's messages since the last action, and of
-    its board, if it has one. An action without brackets is put in brackets. The reward is the game's, between 0 and 1,
-    at the end of the episode; 1 is success. ``info["metrics"]["invalid_move"]`` is 1 if an invalid move ended it.
+    The goal is the game's rules. An observation consists of the game's messages since the last action and its board,
+    if it has one. An action without brackets is put in brackets. The game's reward, between 0 and 1, is returned at
+    the end of the episode; 1 is a success. ``info["metrics"]["invalid_move"]`` is 1 if an invalid move ended it.
 
     Args:
         game: Id of the game, such as ``FrozenLake-v0``.
-        params: Arguments of the game, such as ``{size: 5, num_holes: 6}``; defaults are the game's.
+        params: Arguments of the game, such as ``{size: 5, num_holes: 6}``; the defaults are those of the game.
 
     Raises:
-        ConfigError: The package is missing, the game does not exist, is for several players, or needs data.
+        ConfigError: The package or the game's data is missing, or the game does not exist or needs several players.
     """
 
     observation_space = action_space = gymnasium.spaces.Text(100_000)
@@ -33,7 +33,7 @@ class TextArena(gymnasium.Env[str, str]):
         except ImportError as error:
             raise ConfigError(f"TextArena is not installed: pip install 'groundling[textarena]' ({error})") from error
         if game not in ENV_REGISTRY:
-            raise ConfigError(unknown("game of TextArena", game, ENV_REGISTRY))
+            raise ConfigError(unknown("TextArena game", game, ENV_REGISTRY))
         self._textarena, self._random, self._name = textarena, GlobalRandom(), game
         with self._random:
             try:
@@ -41,7 +41,7 @@ class TextArena(gymnasium.Env[str, str]):
                 while isinstance(self._game, textarena.Wrapper):  # wrappers repeat all earlier messages
                     self._game = self._game.env
                 self._game.reset(num_players=1, seed=0)
-            except (AssertionError, LookupError, SyntaxError) as error:  # players, data of NLTK, a newer Python
+            except (AssertionError, LookupError, SyntaxError) as error:  # player count, NLTK data or Python version
                 raise ConfigError(f"TextArena cannot start {game}: {' '.join(str(error).split()):.200}") from error
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:

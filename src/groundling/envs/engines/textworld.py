@@ -1,4 +1,4 @@
-"""TextWorld (Côté et al. 2018, arXiv 1806.11532): games generated from a seed as text envs."""
+"""TextWorld (Côté et al. 2018, arXiv 1806.11532): text envs with games that are generated from a seed."""
 
 import hashlib
 import json
@@ -26,16 +26,16 @@ class TextWorldGame(gymnasium.Env[str, str]):
     """One of the engine's challenges: coin_collector, treasure_hunter, simple, cooking.
 
     An observation consists of the result of the last action, the room and the inventory. ``info["actions"]`` lists the
-    admissible actions in alphabetical order. The reward is the increase in score, divided by the game's maximum, and
-    -1 for losing the game. An episode is truncated after ``max_steps``.
+    admissible actions in alphabetical order. The reward is the increase in score divided by the game's maximum score,
+    or -1 for losing the game. An episode is truncated after ``max_steps``.
 
-    A game takes a few seconds to generate and to compile. It is kept in ``~/.cache/groundling/textworld``.
+    A game takes a few seconds to generate and compile, and is cached in ``~/.cache/groundling/textworld``.
 
     Args:
         challenge: Name of the challenge.
         params: Settings of the challenge, such as ``{level: 10}``.
         max_steps: Maximum number of steps in an episode.
-        games: Number of games of each split; held-out episodes have other games than training episodes.
+        games: Number of games in each split; held-out episodes use different games from training episodes.
 
     Raises:
         ConfigError: The package is missing, or the challenge or a setting does not exist.
@@ -51,9 +51,9 @@ class TextWorldGame(gymnasium.Env[str, str]):
         games: int = 100,
     ) -> None:
         if challenge not in _DEFAULTS:
-            raise ConfigError(unknown("challenge of TextWorld", challenge, _DEFAULTS))
+            raise ConfigError(unknown("TextWorld challenge", challenge, _DEFAULTS))
         if wrong := (params or {}).keys() - _DEFAULTS[challenge].keys():
-            raise ConfigError(unknown(f"setting of TextWorld's {challenge}", min(wrong), _DEFAULTS[challenge]))
+            raise ConfigError(unknown(f"{challenge} setting", min(wrong), _DEFAULTS[challenge]))
         try:
             import textworld
         except ImportError as error:
@@ -71,7 +71,7 @@ class TextWorldGame(gymnasium.Env[str, str]):
         self.close()
         path = self._path(seed % self._games + 2**30 * is_held_out(seed))
         self._game = self._textworld.start(str(path), self._wanted)
-        self._game.seed(0)  # of the interpreter
+        self._game.seed(0)  # seeds the interpreter
         self._steps, self._score = 0, 0
         state = self._game.reset()
         text, info = self._observe(state, first=True)
@@ -95,12 +95,12 @@ class TextWorldGame(gymnasium.Env[str, str]):
         if not first and result.split() not in [part.split() for part in parts]:
             parts.insert(0, result)
         lines = [line.strip() for part in parts for line in part.splitlines() if line.strip()]
-        actions = sorted(state.admissible_commands or ["look"])  # the list is empty after the end
+        actions = sorted(state.admissible_commands or ["look"])  # the list is empty once the game has ended
         info = {"task": self._challenge, "descriptions": lines, "actions": actions, "success": bool(state.won)}
         return "\n".join(lines), info
 
     def _path(self, seed: int) -> Path:
-        """Return a game's compiled file, after generating it if necessary."""
+        """Return the path of a compiled game, generating the game if necessary."""
         settings = json.dumps([self._textworld.__version__, self._settings], sort_keys=True)
         name = f"{self._challenge}-{hashlib.sha256(settings.encode()).hexdigest()[:12]}-{seed}"
         kept = cache() / "textworld" / f"{name}.z8"

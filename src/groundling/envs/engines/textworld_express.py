@@ -1,4 +1,4 @@
-"""TextWorldExpress (Jansen and Côté 2022, arXiv 2208.01174), an engine in Java, as a text env."""
+"""TextWorldExpress (Jansen and Côté 2022, arXiv 2208.01174), an engine written in Java, as a text env."""
 
 import json
 import string
@@ -25,7 +25,7 @@ class TextWorldExpress(gymnasium.Env[str, str]):
 
     Args:
         game: Name of the game.
-        params: Options of the game, such as ``{numLocations: 5, includeDoors: 1}``; defaults are the engine's.
+        params: Options of the game, such as ``{numLocations: 5, includeDoors: 1}``; the defaults are the engine's.
         max_steps: Maximum number of steps in an episode.
         fold: Fold of 1,000 games: train, dev or test. If None, seeds of held-out episodes
             (`groundling.envs.text_episode.is_held_out`) use test, and other seeds use train.

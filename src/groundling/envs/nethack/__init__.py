@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 WINDS = ("north", "east", "south", "west", "northeast", "southeast", "southwest", "northwest")
 ACTIONS = ("more", *WINDS, *(f"far {wind}" for wind in WINDS), "up", "down", "wait", "kick", "eat", "search")
-"""Names of the actions. "northwest" is the key y, which also answers questions with yes."""
-RECORDING = ("savedir", "save_ttyrec_every")  # nle's arguments: the folder for recordings, and their interval in games
+"""Names of the actions. "northwest" is the key y, which also answers yes to questions."""
+RECORDING = ("savedir", "save_ttyrec_every")  # nle's arguments: the folder for recordings, and the interval in games
 
 
 def make_goal(goal: str, **args: Any) -> "NetHackTask":

@@ -1,8 +1,8 @@
 """A rule-based agent that looks for the stairs down, for data collection and as a baseline.
 
-It walks to ``>`` if it knows one, else to the nearest unvisited square next to an unexplored one, else to the least
-visited square, searching for hidden doors in corners and dead ends. It kicks in locked doors, fights whatever is in
-its way, and eats when hungry.
+It walks to ``>`` if it has seen one, otherwise to the nearest unvisited square next to an unexplored one, otherwise to
+the least visited square, searching for hidden doors in corners and dead ends. It kicks locked doors open, fights
+whatever is in its way, and eats when hungry.
 """
 
 import re
@@ -19,7 +19,7 @@ _MAP = slice(1, 22)  # The map's rows on the terminal, between the message and t
 _UP, _LEFT = -_COLUMNS, -1
 _OFFSETS = (_UP, -_LEFT, -_UP, _LEFT, _UP - _LEFT, -_UP - _LEFT, -_UP + _LEFT, _UP + _LEFT)
 _STEPS = dict(zip(_OFFSETS, map(ACTIONS.index, WINDS), strict=True))
-"""Actions keyed by the difference between two cells' numbers, which are 80 · row + column."""
+"""Actions, keyed by the difference between the indices of two cells; a cell's index is 80 · row + column."""
 _STRAIGHT = _OFFSETS[:4]
 _MORE, _DOWN, _KICK, _EAT, _SEARCH = (ACTIONS.index(name) for name in ("more", "down", "kick", "eat", "search"))
 _YES, _NO = ACTIONS.index("northwest"), ACTIONS.index("southeast")  # the keys y and n
@@ -106,7 +106,7 @@ class Explorer:
 
 
 class _Level:
-    """The explorer's memory of a level; cells are numbered 80 · row + column, as on the terminal."""
+    """The explorer's memory of a level; a cell's index is 80 · row + column, as on the terminal."""
 
     def __init__(self) -> None:
         self.stairs = -1  # cell of ``>``; -1 if unknown
@@ -115,8 +115,8 @@ class _Level:
         self.barred: Counter[tuple[int, int]] = Counter()  # failed steps from one cell to the next
 
     def ways(self, chars: np.ndarray, colours: np.ndarray, here: int) -> tuple[dict[int, int], int | None]:
-        """Return each reachable cell's predecessor on a shortest path (``here`` is its own), nearest cells first up to
-        the stairs, and the nearest unvisited cell next to an unexplored one, if any.
+        """Return the predecessor of each reachable cell on a shortest path (``here`` is its own), ordered by distance
+        up to the stairs, and the nearest unvisited cell next to an unexplored one, if any.
         """
         doors = np.zeros(TERMINAL_SHAPE, dtype=bool)
         doors[_MAP] = _DOORS[chars[_MAP]] & (colours[_MAP] == _DOOR_COLOUR)

@@ -1,8 +1,8 @@
 """Compact NetHack observations of a few hundred bytes, and the shared-memory arrays that hold them.
 
 Motif's agents see an image of the 12 × 12 characters around the hero (3 × 72 × 72 bytes), 27 numbers, the message,
-and its number of occurrences in the episode. Here the window is stored as characters and colours (288 bytes), from
-which `groundling.envs.nethack.rendering` draws the image.
+and its number of occurrences in the episode. Here, the window is stored as characters and colours (288 bytes), and
+`groundling.envs.nethack.rendering` draws the image from them.
 """
 
 import hashlib
@@ -49,7 +49,7 @@ _SCALES: dict[str, tuple[float, float]] = {
     "alignment": (1.0, 0.0),
 }
 """Scale factors ``(full, motif)`` for nle's 27 blstats, in order. ``full`` keeps early games within ± 1; ``motif`` is
-from Motif's code (the paper gives no factors) and omits score and depth."""
+from Motif's code (the paper lists no factors) and omits some blstats, such as score and depth."""
 FEATURES = tuple(_SCALES)  # names of the blstats
 VECTORS: dict[str, np.ndarray] = {
     name: np.array([scales[place] for scales in _SCALES.values()], dtype=np.float32)
@@ -63,8 +63,8 @@ _Slices = tuple[slice, slice]
 def window(
     terminal: np.ndarray, row: int, column: int, out: np.ndarray | None = None, fill: int = BLANK
 ) -> np.ndarray:
-    """Cut a `WINDOW` × `WINDOW` window out of a ``(24, 80)`` terminal, with a cell at ``[6, 6]`` and ``fill`` beyond
-    the terminal's edge. The hero at blstats ``(x, y)`` is in column ``x``, row ``y + 1`` (row 0 is the message).
+    """Cut a `WINDOW` × `WINDOW` window out of a ``(24, 80)`` terminal, with the given cell at ``[6, 6]`` and ``fill``
+    beyond the edge. A hero at blstats ``(x, y)`` is in column ``x``, row ``y + 1`` (row 0 is the message).
     """
     if out is None:
         out = np.empty((WINDOW, WINDOW), dtype=np.uint8)
@@ -76,7 +76,7 @@ def window(
 
 @lru_cache(maxsize=1 << 12)
 def _overlap(row: int, column: int, rows: int, columns: int) -> tuple[_Slices, _Slices]:
-    """Return the part of a terminal that is in the window around a cell, and its place in the window."""
+    """Return the part of a terminal that is in the window around a cell, and its position in the window."""
     top, left = row - _BEFORE, column - _BEFORE
     first, last = max(top, 0), min(top + WINDOW, rows)
     start, stop = max(left, 0), min(left + WINDOW, columns)
@@ -85,7 +85,7 @@ def _overlap(row: int, column: int, rows: int, columns: int) -> tuple[_Slices, _
 
 
 def vector_features(blstats: np.ndarray, out: np.ndarray, vector: str = "full") -> None:
-    """Scale and clip blstats ``(..., 27)`` into ``out``, float32 of the same shape, by the factors of `VECTORS`."""
+    """Write blstats ``(..., 27)``, scaled by `VECTORS` and clipped, to ``out``, float32 of the same shape."""
     np.multiply(blstats, VECTORS[vector], out=out)
     np.maximum(out, -VECTOR_LIMIT, out=out)
     np.minimum(out, VECTOR_LIMIT, out=out)
@@ -112,19 +112,19 @@ class View:
 
 @lru_cache(maxsize=1 << 16)
 def message_id(message: bytes) -> int:
-    """Hash a message without its zero padding to a signed 64-bit int, which does not depend on process or machine."""
+    """Hash a message, without its zero padding, to a signed 64-bit int that is the same on all machines."""
     digest = hashlib.blake2b(message.rstrip(b"\0"), digest_size=8).digest()
     return int.from_bytes(digest, "little", signed=True)
 
 
 def message_text(message: np.ndarray | bytes) -> str:
-    """Return the text of a message, uint8 ``(256,)`` padded with zeros, for captions."""
+    """Return a message, uint8 ``(256,)`` padded with zeros, as text for captions."""
     text = message if isinstance(message, bytes) else message.tobytes()
     return text.split(b"\0", 1)[0].decode("latin-1").strip()
 
 
 class EndStatus(IntEnum):
-    """Status of an episode, with nle's numbers."""
+    """Status of an episode, with nle's values."""
 
     ABORTED = -1
     RUNNING = 0
@@ -145,7 +145,7 @@ STEP_FIELDS: dict[str, tuple[type, tuple[int, ...]]] = {
     "rewards": (np.float32, ()),
     "dones": (np.bool_, ()),
     "cut": (np.bool_, ()),
-}  # dtype, and shape per env, of the arrays that change at every step
+}  # dtype and per-env shape of the arrays that change at every step
 LAST_FIELDS = ("chars", "colours", "vector", "messages")  # also stored as ``last_…`` when an episode is truncated
 _FIELDS: dict[str, tuple[type, tuple[int, ...]]] = {
     **STEP_FIELDS,
@@ -161,7 +161,7 @@ _CACHE_LINE = 64  # bytes
 
 class SharedArrays:
     """One array ``(num_envs, ...)`` per field, in memory that child processes map through the file descriptor ``fd``.
-    If ``fd`` is None, the memory is allocated. It is freed when the processes end, however they end.
+    If ``fd`` is None, the memory is allocated. It is freed when the processes end, even if they crash.
     """
 
     def __init__(self, num_envs: int, fd: int | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Images of NetHack's characters and colours, in NumPy or PyTorch; env workers do not import it."""
+"""Render NetHack's characters and colours as images, in NumPy or PyTorch. Env workers do not import this module."""
 
 from functools import cache
 from pathlib import Path
@@ -46,7 +46,7 @@ def glyph_table() -> np.ndarray:
 
 
 def render(chars: np.ndarray, colours: np.ndarray) -> np.ndarray:
-    """Draw character and colour codes, uint8 ``(..., rows, columns)``, as uint8 ``(..., 3, 6 rows, 6 columns)``."""
+    """Draw character and colour codes, uint8 ``(..., rows, columns)``, as uint8 ``(..., 3, 6·rows, 6·columns)``."""
     *batch, rows, columns = chars.shape
     cells = glyph_table()[chars, colours]  # (..., rows, columns, 3, 6, 6)
     n = len(batch)
@@ -55,7 +55,7 @@ def render(chars: np.ndarray, colours: np.ndarray) -> np.ndarray:
 
 
 class GlyphRenderer(nn.Module):
-    """Draws windows on a device as `render` does; each pixel row of a cell (18 bytes) is copied as 9 int16."""
+    """Draws windows as `render` does, on any device; each pixel row of a cell (18 bytes) is copied as 9 int16s."""
 
     table: Tensor
 

@@ -1,4 +1,4 @@
-"""Steps NetHack envs, in this process or in workers, and writes the results to shared arrays."""
+"""Step NetHack envs, in this process or in workers, and write the results to shared arrays."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -28,7 +28,7 @@ class EnvSpec:
 
     task: str
     seed: int = 0
-    first_env: int = 0  # number of the vector's first env among all envs of the run
+    first_env: int = 0  # index of the vector's first env among all envs of the run
     args: dict[str, Any] = field(default_factory=dict)
 
     def make(self, env: int) -> NetHackTask:
@@ -40,8 +40,8 @@ class EnvSpec:
 
 class EnvSlice:
     """Envs ``start`` to ``stop`` (exclusive) of a vector, stepped in this process. After an error, an env is recreated
-    and its transition is cut: the reward is 0, ``dones`` and ``cut`` are True, and the observation begins a new
-    episode. If ``lost``, these envs replace lost ones, so their first `step` is cut.
+    and its transition is cut: the reward is 0, ``dones`` and ``cut`` are True, and the observation is the first of a
+    new episode. If ``lost``, these envs replace lost ones, so their first `step` is cut.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class EnvSlice:
         return crashes
 
     def step(self) -> list[str]:
-        """Take each env's action from ``arrays["actions"]``; return the envs' errors."""
+        """Step each env with its action in ``arrays["actions"]``; return the envs' errors."""
         return self._advance(self._cut if self._lost else self._play)
 
     def close(self) -> None:

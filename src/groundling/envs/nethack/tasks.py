@@ -1,8 +1,8 @@
 """Motif's tasks: rewards, termination, and the handling of NetHack's prompts.
 
-They follow arXiv 2310.00166 and the authors' code, and differ from nle's tasks with the same names: staircase and
-oracle tasks give a reward of 50 once and have no time penalty; the staircase has to be descended; the agent can answer
-the question of what to eat; and a success message is kept after a ``--More--``.
+They follow arXiv 2310.00166 and the authors' code, and differ from nle's tasks of the same names: staircase and oracle
+tasks have a one-time reward of 50 and no time penalty; the hero must descend the staircase; the agent can answer the
+question of what to eat; and a success message is kept after a ``--More--``.
 """
 
 import re
@@ -20,41 +20,41 @@ from nle.env.tasks import TASK_ACTIONS
 from groundling.envs.nethack.observation import VECTORS, EndStatus
 from groundling.errors import ConfigError
 
-COMPAT = ("sober", "scout", "crop")  # bugs of the original that are kept on request (see `NetHackTask`)
+COMPAT = ("sober", "scout", "crop")  # bugs in the original that can be kept (see `NetHackTask`)
 OBSERVATION_KEYS = ("tty_chars", "tty_colors", "tty_cursor", "blstats", "message")
 RENDER_MODES = ["ansi", "rgb_array"]
 SUCCESS_REWARD = 50.0
 
 _LEVEL = slice(nethack.NLE_BL_DNUM, nethack.NLE_BL_DLEVEL + 1)  # slice of blstats: the dungeon and the level in it
 _SPACE, _ESCAPE = ord(" "), nethack.C("[")
-_NORTH_WEST = int(nethack.CompassDirection.NW)  # the key "y", which also means yes
+_NORTH_WEST = int(nethack.CompassDirection.NW)  # the "y" key, which also means yes
 _EAT_QUESTION = b"What do you want to eat"
 _EAT_CHOICES = re.compile(rb"\[[^\]A-Za-z]*([A-Za-z])[^\]]* or \?\*\]")
 _DESCENDED = b"You descend the stairs"
-# A hero who starts on a scroll may have to name it before the first move. In this case nle starts another game with
-# the generator's next random numbers, and so do these tasks.
+# A hero who starts on a scroll may have to name it before the first move. In this case, nle starts another game with
+# the next random numbers of its generator, and so do these tasks.
 warnings.filterwarnings("ignore", message="Not in moveloop", module=re.escape(__name__))
 _LEFT_TO_THE_AGENT = (b"eat", b"attack", b"direction?", b"pray")  # substrings of questions that the agent answers
 
 
 class NetHackTask(base.NLE, ABC):
-    """An episode of NetHack with Motif's 23 actions; subclasses define the reward.
+    """Base class for NetHack tasks with Motif's 23 actions; subclasses define the reward.
 
-    Equal seeds give equal episodes, except for shopkeepers' names, which depend on the clock. ``reset(seed=s)`` seeds
-    all of NetHack's generators and the moon phase; later calls to ``reset()`` take their seeds from the same stream.
+    Equal seeds produce equal episodes, except for shopkeepers' names, which depend on the clock. ``reset(seed=s)``
+    seeds all of NetHack's generators and the moon phase; later calls to ``reset()`` use seeds from the same stream.
     nle's ``seed`` sets the seeds of the next episode, unless ``reset`` is called with a seed.
 
     ``terminated`` means that the game or the task is over, ``truncated`` that ``max_episode_steps`` was reached; only
     one of them is set (nle sets ``terminated`` in all cases). Infos have ``end_status``, ``dlvl`` (depth), ``gold``,
-    ``xlvl`` (experience level), ``score``, ``turns`` and ``scout`` (explored squares), also after the game is over.
+    ``xlvl`` (experience level), ``score``, ``turns`` and ``scout`` (explored squares), even after the game is over.
 
     Args:
         observation_keys: Keys of nle's observations; each is copied at every step.
-        compat: Bugs of the original to keep, from `COMPAT`. ``sober``: `NetHackOracle` considers the hero sober unless
-            hallucination is the only condition; ``scout``: squares explored in earlier episodes are included;
+        compat: Bugs in the original to keep, from `COMPAT`. ``sober``: `NetHackOracle` considers the hero sober unless
+            hallucination is the only condition; ``scout``: squares explored in earlier episodes are counted;
             ``crop``: the window is centred on the square above the hero (`groundling.envs.nethack.observation`).
-        vector: The blstats in a policy's vector and their scale: ``full`` for all 27, or ``motif`` for the original's
-            choice (`groundling.envs.nethack.observation.VECTORS`).
+        vector: The blstats in a policy's vector and their scale: ``full`` for all 27, or ``motif`` for the original
+            selection (`groundling.envs.nethack.observation.VECTORS`).
         render_mode: `render` returns the screen as text (``ansi``) or as an image (``rgb_array``).
         args: nle's arguments: ``max_episode_steps``, ``character``, ``savedir``, ``save_ttyrec_every``, ….
     """
@@ -104,7 +104,7 @@ class NetHackTask(base.NLE, ABC):
         return observation, reward, terminated, truncated, info
 
     def render(self) -> str | np.ndarray | None:
-        """Return the screen as 24 lines of text or as an image, uint8 ``(height, width, 3)``; None without a mode."""
+        """Return the screen as 24 lines of text or an image, uint8 ``(height, width, 3)``, or None without a mode."""
         from groundling.envs.nethack.recording import Screen
 
         screen = Screen.of(self._last_observation or self.arrays)
@@ -228,7 +228,7 @@ class NetHackScore(NetHackTask):
 
 
 class _Once(NetHackTask):
-    """Gives a reward of 50 for the first success in an episode."""
+    """Base class for tasks with a reward of 50 for the first success in an episode."""
 
     def begin(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
         self._paid = False
@@ -243,7 +243,7 @@ class NetHackStaircase(_Once):
     """Descend the stairs to level ``level`` of any dungeon, including the Gnomish Mines.
 
     Args:
-        level: Number of the level in its dungeon, from 1, as in blstats[24].
+        level: Number of the level in its dungeon, starting at 1, as in blstats[24].
         continual: Continue the episode after success.
     """
 
@@ -281,7 +281,7 @@ class NetHackOracle(_Once):
 
 class AdoptTimeLimit(gymnasium.Wrapper[Any, Any, Any, Any], gymnasium.utils.RecordConstructorArgs):
     """Sets the task's step limit to `gymnasium.make`'s ``max_episode_steps``, which otherwise only adds a `TimeLimit`.
-    At the limit ``end_status`` is then -1, and the limit may exceed the task's own 5,000 steps.
+    At the limit, ``end_status`` is then -1. The limit may exceed the task's default of 5,000 steps.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:

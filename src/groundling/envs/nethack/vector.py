@@ -22,14 +22,14 @@ class NetHackEpisode:
     seed: int
     episode_return: float  # sum of the task's rewards
     length: int  # number of steps
-    figures: dict[str, int]  # statistics with the names in `groundling.envs.nethack.observation.FIGURES`
+    figures: dict[str, int]  # statistics by name, see `groundling.envs.nethack.observation.FIGURES`
     last: Mapping[str, np.ndarray] | None = field(default=None, compare=False)
     """Last observation of a truncated episode (`groundling.envs.nethack.observation.LAST_FIELDS`), else None."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """Observations and results of ``n`` envs, as views of memory that the envs write to, valid until the group's next
+    """Observations and results of ``n`` envs: views of memory that the envs write to, valid until the group's next
     `send`. Where ``dones`` is True, the reward belongs to the episode that ended, and the observation to the next one.
     """
 
@@ -47,7 +47,7 @@ class Frames:
 
 @dataclass
 class NetHackIncidents:
-    """Counts of problems so far, all of which the run recovered from."""
+    """Counts of the problems so far, from which the run recovered."""
 
     crashed_envs: int = 0  # envs that raised an exception and were recreated
     dead_workers: int = 0  # workers that died and were restarted
@@ -84,7 +84,8 @@ class NetHackVectorEnv:
         warn: Called with messages about lost envs.
 
     Raises:
-        ConfigError: nle is missing, the task or an argument does not exist, or the numbers are incompatible.
+        ConfigError: nle is missing, the task or an argument does not exist, or the numbers of envs, workers and groups
+            are incompatible.
     """
 
     def __init__(
@@ -117,7 +118,7 @@ class NetHackVectorEnv:
         self._spec = EnvSpec(task, seed, first_env, dict(args or {}))
         self._memory = SharedArrays(num_envs)
         self._groups = [(g * self.group_size, (g + 1) * self.group_size) for g in range(num_groups)]
-        self._in_flight: set[int] = set()  # groups that were sent actions
+        self._in_flight: set[int] = set()  # groups to which actions have been sent
         self._temporary = tempfile.TemporaryDirectory(prefix="groundling-nethack-", ignore_cleanup_errors=True)
         self._envs: EnvSlices | WorkerPool
         if not num_workers:
@@ -178,7 +179,7 @@ class NetHackVectorEnv:
         return states
 
     def load_state_dict(self, states: Sequence[Mapping[str, Any]]) -> None:
-        """Continue after a saved state's episodes at the next `reset`; the seed and number of envs must match."""
+        """Let the next `reset` continue after the saved episodes; the seed and the number of envs must match."""
         saved = len(states), states[0]["seed"]
         if saved != (self.num_envs, self._spec.seed):
             raise RunError(
@@ -191,7 +192,7 @@ class NetHackVectorEnv:
                 setattr(self.incidents, name, getattr(self.incidents, name) + count)
 
     def close(self) -> None:
-        """Stop the workers and their games; views of the frames stay valid."""
+        """Stop the workers and their games; earlier frames stay valid."""
         self._envs.close()
         self._memory.close()
         self._temporary.cleanup()
@@ -210,7 +211,7 @@ class NetHackVectorEnv:
     def _on_lost(self, worker: int, lost: WorkerLost) -> None:
         self.incidents.hung_workers += lost.hung
         self.incidents.dead_workers += not lost.hung
-        self._warn(f"NetHack worker {worker} {lost}; it is restarted, and its episodes are lost")
+        self._warn(f"NetHack worker {worker} {lost}; it will be restarted, but its episodes are lost")
 
     def _frames(self, start: int, stop: int) -> Frames:
         arrays = {name: self._memory.arrays[name][start:stop] for name in _ARRAYS}

@@ -1,1 +1,1 @@
-"""Environments of OpenEnv servers as text envs: ``world.env=openenv:URL``."""
+"""Environments on OpenEnv servers as text envs: ``world.env=openenv:URL``."""

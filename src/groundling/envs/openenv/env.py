@@ -1,4 +1,4 @@
-"""An environment of an OpenEnv server (https://github.com/meta-pytorch/OpenEnv) as a text env."""
+"""A text env that runs on an OpenEnv server (https://github.com/meta-pytorch/OpenEnv)."""
 
 import importlib.util
 import json
@@ -18,7 +18,7 @@ from groundling.envs.worker_pool import EnvLost
 from groundling.errors import ConfigError, RunError
 
 PREFIX = "openenv:"
-_MEGABYTES = 1.0  # Maximum size of an answer
+_MEGABYTES = 1.0  # Maximum size of a response
 _CONNECT_SECONDS = 10.0
 _MOST_LOSSES = 5  # Maximum number of consecutive losses without a step in between
 _FULL, _REJECTED = "CAPACITY_REACHED", "VALIDATION_ERROR"  # OpenEnv's error codes
@@ -36,32 +36,32 @@ class MissingField(LookupError):
 
 
 class OpenEnv(gymnasium.Env[dict[str, Any], str]):
-    """An environment that runs on an OpenEnv server, from which only JSON is read.
+    """An environment that runs on an OpenEnv server. Only JSON is accepted from the server.
 
-    A field of the observation is named by its path, such as ``prompt``, ``metadata.status`` or
-    ``messages.-1.content``. A lost server is waited for at the next reset.
+    Fields of the observation are specified by their path, such as ``prompt``, ``metadata.status`` or
+    ``messages.-1.content``. If the server is lost, the next reset waits for it.
 
     Args:
         url: Address of the server, such as ``http://127.0.0.1:8000``.
         action: Name of the action's field that the agent sets.
-        constants: Other fields of every action.
-        admissible: Field that lists the admissible values of ``action``, or the list itself. If None, any text is one.
-        names: Words for values, such as ``{0: up, 1: down}``.
-        goal: The goal, in which ``{field}`` stands for a field at reset. If None, the observation may have one.
-        descriptions: Names of fields, or sentences with ``{field}``. If None, all fields but the goal, the actions and
-            the metadata.
-        reset: Arguments of every reset besides the seed.
+        constants: Values of the action's other fields, the same for every action.
+        admissible: Field that lists the admissible values of ``action``, or the list itself; None to allow any text.
+        names: Names for the values, such as ``{0: up, 1: down}``.
+        goal: The goal, in which ``{field}`` stands for a field at reset. If None, the observation may contain a goal.
+        descriptions: Names of fields, or sentences with ``{field}``. By default, all fields except the goal, the
+            actions and the metadata.
+        reset: Arguments of every reset, in addition to the seed.
         max_steps: Number of steps after which an episode is truncated.
-        timeout: Seconds to wait for an answer, or for a lost server to return.
+        timeout: Seconds to wait for a response, or for a lost server to come back.
 
     Raises:
         ConfigError: The package is missing, an argument is invalid, or the server is unreachable or has too few sessions.
-        EnvLost: The server failed or sent something invalid. The env can be reset.
-        RunError: It failed several times without a step in between.
+        EnvLost: The server failed or sent invalid data. The env can be reset.
+        RunError: The server failed several times without a step in between.
     """
 
     remote: ClassVar[bool] = True
-    """The env can be lost in this process, and equal seeds need not give equal episodes."""
+    """The env can be lost even without workers, and equal seeds may produce different episodes."""
 
     def __init__(
         self,
@@ -86,9 +86,9 @@ class OpenEnv(gymnasium.Env[dict[str, Any], str]):
         if names and admissible is None:
             raise ConfigError("world.args.names does nothing without world.args.admissible, which lists the values")
         if action in (constants or {}):
-            raise ConfigError(f"world.args.constants sets {action!r}, which is the agent's: remove it")
+            raise ConfigError(f"world.args.constants sets {action!r}, which the agent sets: remove it")
         if "seed" in (reset or {}):
-            raise ConfigError("world.args.reset sets the seed, but each episode has its own: remove it")
+            raise ConfigError("world.args.reset sets the seed, but each episode has its own seed: remove it")
         if max_steps < 1 or not timeout > 0:
             raise ConfigError(f"max_steps and timeout of world.args must be positive, got {max_steps} and {timeout:g}")
         self.url, self.max_steps, self.takes_any_text = url, max_steps, admissible is None
@@ -99,9 +99,9 @@ class OpenEnv(gymnasium.Env[dict[str, Any], str]):
         self._client: Any = None  # OpenEnv's client; None before the first episode and after a loss
         self._socket: Any = None  # the client's connection, which is the session
         self._has_answered, self._losses = False, 0
-        self._values: dict[str, Any] = {}  # the admissible values by their words
+        self._values: dict[str, Any] = {}  # the admissible values by name
         self._goal: str | None = None
-        self._first: dict[str, Any] | None = None  # the first observation, until another one is shown
+        self._first: dict[str, Any] | None = None  # the first observation, until a different one is received
         self.observation_space = gymnasium.spaces.Dict()
         self.action_space = gymnasium.spaces.Text(100_000, charset=string.printable)
 
@@ -124,18 +124,18 @@ class OpenEnv(gymnasium.Env[dict[str, Any], str]):
         except MissingField as missing:
             names = ", ".join(map(str, answer.observation))
             raise ConfigError(
-                f"the observation of {self} has no field {missing}, which world.args names; its fields: {names:.200}"
+                f"the observation of {self} has no field {missing}, which world.args uses; its fields: {names:.200}"
             ) from None
 
     def step(self, action: str) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         if self._client is None:
             raise EnvLost("has no session: reset it")
-        if self._admissible is not None and action not in self._values:  # a replay without seeds has led elsewhere
+        if self._admissible is not None and action not in self._values:  # without seeds, replays diverge
             self._lose(f"does not list the action {action!r:.60}")
         value = action if self._admissible is None else self._values[action]
         sent = {**self._constants, self._action: value}
         answer = self._ask("step", lambda: self._client.step(sent))
-        if self._client.async_client._ws is not self._socket:  # the client connects again, without the episode
+        if self._client.async_client._ws is not self._socket:  # the client has reconnected, but the episode is lost
             self._lose("closed the session")
         self._steps += 1
         try:
@@ -157,7 +157,7 @@ class OpenEnv(gymnasium.Env[dict[str, Any], str]):
                 client.close()
 
     def _connect(self) -> None:
-        """Open a session if there is none; wait for a server that has answered before."""
+        """Open a session if there is none; wait for the server if it has responded before."""
         if self._client is not None:
             return
         try:
@@ -165,10 +165,10 @@ class OpenEnv(gymnasium.Env[dict[str, Any], str]):
         except ConfigError as error:
             if not self._has_answered:
                 raise
-            self._lose(f"does not return: {error}")
+            self._lose(f"does not come back: {error}")
 
     def _ask(self, what: str, call: Callable[[], Any]) -> ServerStep:
-        """Return a checked answer; drop the session and raise `EnvLost` if there is none or it is invalid."""
+        """Return a validated response; close the session and raise `EnvLost` if it is missing or invalid."""
         try:
             result = call()
             observation, reward, done = result.observation, result.reward, result.done
@@ -181,7 +181,7 @@ class OpenEnv(gymnasium.Env[dict[str, Any], str]):
             self._lose(f"did not answer a {what} with JSON: {error.doc[:60]!r}")
         except ValueError:
             self._lose("sent an observation with NaN or infinity")
-        except Exception as error:  # of the client, for frames that it does not expect, and of the connection
+        except Exception as error:  # from the client, for unexpected frames, or from the connection
             if what == "step" and _REJECTED in str(error):
                 raise ConfigError(
                     f"{self} rejects the action's fields {', '.join([self._action, *self._constants])}: set "
@@ -202,7 +202,7 @@ class OpenEnv(gymnasium.Env[dict[str, Any], str]):
         self.close()
         self._losses += 1
         if self._losses > _MOST_LOSSES:
-            raise RunError(f"{self} failed {self._losses} times without a step in between; at last, it {reason}")
+            raise RunError(f"{self} failed {self._losses} times without a step in between; most recently, it {reason}")
         raise EnvLost(reason)
 
     def _info(self, answer: ServerStep) -> dict[str, Any]:
@@ -238,7 +238,7 @@ class OpenEnv(gymnasium.Env[dict[str, Any], str]):
         return sentences
 
     def _read_values(self, observation: Mapping[str, Any], done: bool) -> dict[str, Any]:
-        """Return the admissible values by the words that the agent reads."""
+        """Return the admissible values, keyed by the names that the agent reads."""
         values = self._admissible
         if isinstance(values, str):
             try:
@@ -251,17 +251,17 @@ class OpenEnv(gymnasium.Env[dict[str, Any], str]):
             self._lose(f"sent {values!r:.60} as {self._admissible}: expected a list")
         words = [self._names.get(_text(value), _text(value)) for value in values]
         if len(set(words)) < len(words) or not (words or done):
-            self._lose(f"sent {values!r:.60} as {self._admissible}: expected values that differ")
+            self._lose(f"sent {values!r:.60} as {self._admissible}: expected distinct values")
         return dict(zip(words, values, strict=True))
 
 
 def open_client(url: str, timeout: float, patience: float, closing: float = 5.0) -> Any:
-    """Return OpenEnv's client with an open session.
+    """Return an OpenEnv client with an open session.
 
     Args:
-        timeout: Seconds to wait for an answer.
+        timeout: Seconds to wait for a response.
         patience: Seconds to wait for a server that refuses the connection.
-        closing: Seconds to wait for a free session, since a server counts a session for a moment after it is closed.
+        closing: Seconds to wait for a free session, since a server still counts a session briefly after it is closed.
 
     Raises:
         ConfigError: The package is missing, no server answers, or it has no free session.
@@ -305,7 +305,7 @@ _NOTHING: tuple[Any, ...] = (None, "", [], {})
 
 def check_url(url: str) -> None:
     """Raise `ConfigError` unless ``url`` is an address with a scheme and a host."""
-    with suppress(ValueError):  # also of an invalid port
+    with suppress(ValueError):  # e.g. for an invalid port
         parts = urlsplit(url)
         if parts.scheme in ("http", "https", "ws", "wss") and parts.hostname and parts.port != 0:
             return
@@ -313,7 +313,7 @@ def check_url(url: str) -> None:
 
 
 def field(observation: Mapping[str, Any], path: str) -> Any:
-    """Return the value at a path, in which a number is a place in a list; raise `MissingField`."""
+    """Return the value at a path, in which a number is a list index; raise `MissingField` if there is none."""
     value: Any = observation
     for name in path.split("."):
         try:
@@ -324,7 +324,7 @@ def field(observation: Mapping[str, Any], path: str) -> Any:
 
 
 def _filled(template: str, observation: Mapping[str, Any]) -> str:
-    # Not str.format, whose templates can reach attributes and pad without limit.
+    # str.format would be unsafe: templates could access attributes and pad without limit.
     return _FIELD.sub(lambda match: _text(field(observation, match[1])), template)
 
 

@@ -1,4 +1,4 @@
-"""Propose ``world.args`` for an OpenEnv server from its schema and a first observation."""
+"""Propose ``world.args`` for an OpenEnv server, based on its schema and a first observation."""
 
 import json
 import re
@@ -12,14 +12,14 @@ from groundling.envs.openenv.env import PREFIX, OpenEnv, check_url, open_client
 from groundling.errors import ConfigError
 
 _MOST_BYTES, _SECONDS = 1_000_000, 10.0
-_MOST_FIELDS, _MOST_ITEMS = 6, 8  # in the proposal, and in a list that is described
+_MOST_FIELDS, _MOST_ITEMS = 6, 8  # limits on the proposal and on the length of a described list
 _ADMISSIBLE = re.compile(
     "(legal|admissible|valid|available|allowed|possible).*(action|move|command|choice)|^(action|move|command|choice)s$",
     re.IGNORECASE,
 )
 _GOAL = re.compile("goal|task|instruction|question|objective|mission|prompt", re.IGNORECASE)
 _SAID = ("content", "text", "message")  # Keys of the text in a list of messages
-_NAME = re.compile(r"\w{1,40}")  # Names that a proposal may contain, since they come from the server
+_NAME = re.compile(r"\w{1,40}")  # Names allowed in a proposal, since the server is not trusted
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,13 @@ class Proposal:
 
 
 def propose(id: str, given: Mapping[str, Any]) -> Proposal:
-    """Read the schema and a first observation of ``openenv:URL``, and return arguments of `OpenEnv`.
+    """Read the schema and a first observation of ``openenv:URL``, and return arguments for `OpenEnv`.
 
     Args:
-        given: Arguments that are already set, which the proposal contains.
+        given: Arguments that are already set; the proposal includes them.
 
     Raises:
-        ConfigError: The server is unreachable, or the admissible actions are unknown though an action is no text.
+        ConfigError: The server is unreachable, or actions are not text and the admissible ones are unknown.
     """
     url = id.removeprefix(PREFIX)
     schema = read_schema(url)
@@ -68,12 +68,12 @@ def read_schema(url: str) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"no OpenEnv server answers at {url}: {address}: {error!s:.200}") from None
     if not isinstance(schema, dict):
-        raise ConfigError(f"{address} is not OpenEnv's: expected a mapping, got {schema!r:.60}")
+        raise ConfigError(f"{address} is not an OpenEnv schema: expected a mapping, got {schema!r:.60}")
     return schema
 
 
 def count_sessions(id: str, most: int) -> int:
-    """Return how many sessions ``openenv:URL`` allows at once, at most ``most``; open that many for a moment."""
+    """Return how many concurrent sessions ``openenv:URL`` allows, up to ``most``, by briefly opening that many."""
     url = id.removeprefix(PREFIX)
     clients: list[Any] = []
     try:
@@ -118,7 +118,7 @@ def _acting(id: str, schema: Mapping[str, Any], fields: Mapping[str, Any]) -> st
     required = schema.get("action", {}).get("required") if fields else None
     names = [name for name in (*(required if isinstance(required, list) else ()), *fields) if name in fields]
     if not names or not _NAME.fullmatch(names[0]):
-        raise ConfigError(f"the schema of {id} describes no action: set world.args.action to the name of its field")
+        raise ConfigError(f"the schema of {id} has no action: set world.args.action to the name of the action's field")
     return names[0]
 
 
@@ -133,7 +133,7 @@ def _admissible(observation: Mapping[str, Any], schema: Mapping[str, Any], actio
     if "string" in _type(schema) or _type(schema) == "any":
         return {}
     raise ConfigError(
-        f"the action's field {action!r} has the type {_type(schema)}, and no field of the observation lists its values: "
+        f"the action's field {action!r} has type {_type(schema)}, and no field of the observation lists its values: "
         "set world.args.admissible=[0, 1, …]"
     )
 

@@ -1,4 +1,4 @@
-"""Text generation: the token MDP, and pools of samples."""
+"""Text generation: the token MDP and pools of samples."""
 
 from groundling.envs.bundled import TEXT_GENERATION as ENV_ID
 

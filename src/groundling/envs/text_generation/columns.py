@@ -1,4 +1,4 @@
-"""Pools that read columns of the user's own data: in the config, in JSONL, CSV or Parquet files, or on the hub."""
+"""Pools that read columns of the user's own data: from the config, JSONL, CSV or Parquet files, or the hub."""
 
 import json
 from abc import abstractmethod
@@ -23,7 +23,7 @@ Row = dict[str, Any]
 PARQUET_BRANCH = "refs/convert/parquet"
 """Hub branch with Parquet conversions of script-based datasets, ``CONFIG/SPLIT/NNNN.parquet``; it may change."""
 MESSAGES = "prompt"
-"""Key of a sample's meta with the messages of its prompt, if the prompt is a conversation."""
+"""Key in a sample's meta for the messages of its prompt, if the prompt is a conversation."""
 _BUNDLED = Path(__file__).parent / "offline"
 HUB_NAMES: dict[Split, str] = {"train": "train", "val": "validation", "test": "test"}  # split names on the hub
 
@@ -32,9 +32,9 @@ HUB_NAMES: dict[Split, str] = {"train": "train", "val": "validation", "test": "t
 class DatasetSource:
     dataset: str  # id on the hub
     revision: str  # a commit's full hash, or `PARQUET_BRANCH`
-    files: str  # pattern of the split's Parquet files in the repository; ``{split}`` stands for its name
-    sample: str  # name of the bundled sample, which has the same columns (written for this project)
-    columns: tuple[str, ...] | None = None  # the columns to read, with dots for nested ones; None for all
+    files: str  # pattern of a split's Parquet files in the repository; ``{split}`` stands for the split's name
+    sample: str  # name of the bundled sample, written for this project with the same columns
+    columns: tuple[str, ...] | None = None  # columns to read, with dots in nested names; None for all
     split: str = ""  # name of the split in the bundled sample
 
     def bundled(self) -> Iterator[Row]:
@@ -43,7 +43,7 @@ class DatasetSource:
         return (line["row"] for line in lines if line["split"] == self.split)
 
     def downloaded(self) -> Iterator[Row]:
-        """Yield the rows of the hub's files in order, after downloading missing files into the hub's cache."""
+        """Yield the rows of the files on the hub in order, after downloading missing files into the hub's cache."""
         from huggingface_hub import snapshot_download
 
         count = sum(1 for _ in self.bundled())
@@ -91,7 +91,7 @@ def parquet_rows(path: Path, columns: tuple[str, ...] | None = None) -> Iterator
 
 @dataclass(kw_only=True)
 class DatasetPool(Pool):
-    """Base class for pools from a dataset on the hub; subclasses set `hub`, and turn rows into samples.
+    """Base class for pools that read a dataset on the hub. Subclasses set `hub` and turn rows into samples.
 
     Args:
         offline: Read the few dozen rows that ship with the package instead of the hub's dataset.
@@ -126,7 +126,7 @@ class DatasetPool(Pool):
             yield from self.samples(rows, split)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise GroundlingError(
-                f"a row of dataset {dataset} has a different format than its pool expects ({error!r}): use the "
+                f"a row of dataset {dataset} has a different format from what its pool expects ({error!r}): use the "
                 "bundled sample with offline=true"
             ) from error
 
@@ -135,20 +135,20 @@ _ROWS = 1024  # Rows in a batch
 
 
 _PROMPT_NAMES = ("question", "problem", "instruction", "query", "input", "prompts", "text", "content")
-"""Columns that probably contain the prompts, to suggest one of them."""
+"""Likely names of the prompt column, for suggestions."""
 
 
 @dataclass(kw_only=True)
 class ColumnPool(Pool):
-    """Base class for pools that build each sample from the columns of a row, including TRL's formats of prompts.
+    """Base class for pools that build each sample from the columns of a row, including TRL's prompt formats.
 
-    A prompt is a string or a list of messages, ``{"role": …, "content": …}``, which needs ``world.chat=true``.
+    A prompt is a string or a list of messages, ``{"role": …, "content": …}``, which requires ``world.chat=true``.
 
     Args:
-        prompt_column: Column of the prompt. Rows with ``messages`` instead of ``prompt`` are whole conversations, and
-            the last answer is the reference.
-        reference_column: Column of the reference, or of a list of references. If None, ``completion`` is used if there
-            is one.
+        prompt_column: Column of the prompt. Rows with ``messages`` instead of ``prompt`` are whole conversations, in
+            which the last answer is the reference.
+        reference_column: Column of the reference or a list of references. If None, ``completion`` is used if it
+            exists.
         id_column: Column of each sample's id; if None, samples are numbered.
         meta_columns: Columns of the metadata, which reward functions receive. If None, all other columns are used.
         prompt_prefix: Text before each prompt.
@@ -175,7 +175,7 @@ class ColumnPool(Pool):
         return samples
 
     def prompt_name(self, row: Row) -> str:
-        """Return the column of a row's prompt."""
+        """Return the name of the column that contains a row's prompt."""
         name = self.prompt_column
         return "messages" if name == ColumnPool.prompt_column and name not in row and "messages" in row else name
 
@@ -203,13 +203,13 @@ class ColumnPool(Pool):
             )
         has_answer = bool(prompt) and isinstance(prompt[-1], Mapping) and prompt[-1].get("role") == "assistant"
         if has_answer and asked == "prompt":
-            raise GroundlingError(f"row {name}: the prompt ends with an answer: move it to a column completion")
+            raise GroundlingError(f"row {name}: the prompt ends with an answer: move it to a column named completion")
         meta[MESSAGES] = prompt[:-1] if has_answer else prompt
         return Sample.of_messages(id, prompt, references=references, meta=meta)
 
 
 def _advice(row: Row) -> str:
-    """Return what to do about a row without a prompt, to precede the list of its columns."""
+    """Return advice about a row without a prompt, to be shown before the list of its columns."""
     if row.keys() >= {"chosen", "rejected"}:
         return (
             "chosen and rejected texts are preferences, not prompts: use `groundling train dpo world.args.path=FILE`; "
@@ -221,7 +221,7 @@ def _advice(row: Row) -> str:
 @pools.register("listed")
 @dataclass(kw_only=True)
 class Listed(ColumnPool):
-    """Rows listed in the config; every split has all of them.
+    """Rows listed in the config; every split contains all of them.
 
     Args:
         samples: The rows, such as ``[{prompt: "2 + 3 =", answer: "5"}]``.
@@ -241,8 +241,9 @@ class FilePool(ColumnPool):
     Args:
         path: One file, whose prompts are split by `fractions`, or a file for each split:
             ``{train: …, val: …, test: …}``.
-        fractions: Shares of a single file's distinct prompts in train, val and test; equal prompts stay together.
-        seed: Seed for the assignment of prompts to splits.
+        fractions: Shares of a single file's distinct prompts in train, val and test; rows with equal prompts stay
+            together.
+        seed: Seed for assigning prompts to splits.
     """
 
     path: str | Mapping[str, str]
@@ -254,7 +255,7 @@ class FilePool(ColumnPool):
         if len(shares) != 3 or min(shares) < 0 or not np.isclose(sum(shares), 1):
             raise ConfigError(f"fractions={list(shares)}: expected shares of train, val and test that sum to 1")
         if isinstance(self.path, Mapping) and (tuple(shares), self.seed) != (FilePool.fractions, FilePool.seed):
-            raise ConfigError("fractions and seed have no effect if path names a file for each split: remove them")
+            raise ConfigError("fractions and seed have no effect if path has a file for each split: remove them")
 
     @abstractmethod
     def read(self, path: Path) -> Iterable[Row]:
@@ -279,7 +280,7 @@ class FilePool(ColumnPool):
         others = {"train": [], "val": ["test", "train"], "test": ["val", "train"]}[split]
         if dict(zip(shares, self.fractions, strict=True))[split] == 0:
             others = []
-        # Of few prompts, val and test share theirs; one or two are in all splits, with a warning.
+        # With few prompts, val and test share theirs; one or two prompts are in all splits, with a warning.
         chosen = next((shares[name] for name in (split, *others) if len(shares[name])), ())
         return [rows[place] for place in sorted(place for i in chosen for place in prompts[i])]
 
@@ -313,7 +314,7 @@ class Lines(FilePool):
 @pools.register("csv")
 @dataclass(kw_only=True)
 class Csv(FilePool):
-    """A file of comma-separated values whose first line names the columns.
+    """A file of comma-separated values whose first line contains the column names.
 
     Args:
         delimiter: Separator between values; a tab for TSV files.
@@ -325,7 +326,7 @@ class Csv(FilePool):
         with open_csv(path, self.delimiter) as rows:
             for number, row in enumerate(rows, start=1):
                 if None in row or None in row.values():
-                    raise GroundlingError(f"{path}: row {number} has a different number of values than the first line")
+                    raise GroundlingError(f"{path}: row {number} has a different number of values from the first line")
                 yield row
 
 
@@ -382,7 +383,7 @@ class HuggingFace(ColumnPool):
 
 
 def _refuse_servers(folder: Path) -> None:
-    """Raise `GroundlingError` if a dataset folder refers to files on a server, or its card exceeds a limit."""
+    """Raise `GroundlingError` if a dataset folder refers to files on a server, or if its card exceeds a limit."""
     # The datasets library reads both of these files without limits.
     card, more = folder / "README.md", folder / ".huggingface.yaml"
     cards = [read_card(path) for path in (card, more) if path.exists()]

@@ -29,8 +29,8 @@ Side = Literal["left", "right"]
 class TextGenerationEnv(gymnasium.Env[Observation, int]):
     """Generates a completion of a prompt, one token per step.
 
-    An observation holds left-padded int64 token ids and 0/1 masks for the prompt (``prompt_ids``, ``prompt_mask``),
-    the completion so far (``context_…``), and the two concatenated (``input_…``). The info has ``sample_id``,
+    An observation contains left-padded int64 token ids and 0/1 masks for the prompt (``prompt_ids``, ``prompt_mask``),
+    the completion so far (``context_…``), and the two concatenated (``input_…``). The info contains ``sample_id``,
     ``prompt_text``, ``references``, ``meta``, ``actions`` (the tokens so far) and, at the end or with a per-token
     reward, ``context_text`` without special tokens. An episode ends with an end token or at ``max_episode_length``. It
     is terminated in both cases, since the maximum length is part of the task, so there is no value to bootstrap.
@@ -38,7 +38,7 @@ class TextGenerationEnv(gymnasium.Env[Observation, int]):
     Args:
         samples: Samples, chosen uniformly with replacement; ``reset(options={"sample": …})`` selects one.
         tokenizer: The model's tokenizer, with a padding token.
-        reward: Reward for a finished completion or every token, from `groundling.rewards.create`; if None, it is 0.
+        reward: Reward for a finished completion or for each token, from `groundling.rewards.create`; None for 0.
         max_prompt_length: Maximum number of tokens in a prompt; longer prompts are truncated.
         max_episode_length: Maximum number of tokens in a completion.
         prompt_truncation_side: Side on which long prompts are truncated.
@@ -47,12 +47,12 @@ class TextGenerationEnv(gymnasium.Env[Observation, int]):
             model's generation config may define more (`groundling.LanguageModel.end_tokens`).
         context_start_token: First token of a decoder; it is part of the context, but not an action. The policy needs
             the same ``policy.args.context_start_token``.
-        num_actions: Vocabulary size of the model's logits, which may be padded; by default, the tokenizer's.
+        num_actions: Size of the model's logits, which may be padded; by default, the tokenizer's vocabulary size.
         decode_every_step: Add ``context_text`` to the info at every step.
 
     Raises:
         ConfigError: The arguments are invalid.
-        GroundlingError: There is no padding token; or, in `reset` or `step`, a prompt, action or reward is invalid.
+        GroundlingError: There is no padding token, or a prompt, action or reward is invalid in `reset` or `step`.
     """
 
     def __init__(
@@ -185,8 +185,8 @@ def encode_prompts(
 ) -> tuple[Tensor, Tensor]:
     """Tokenize prompts, padded on the left; return ids and 0/1 mask, int64 ``(len(samples), max_prompt_length)``.
 
-    Longer prompts are truncated with a warning; special tokens are kept. With ``truncation_side="left"`` the end of a
-    prompt is kept, with ``"right"`` its beginning.
+    Longer prompts are truncated with a warning; special tokens are kept. With ``truncation_side="left"``, the end of a
+    prompt is kept; with ``"right"``, its beginning.
 
     Raises:
         ConfigError: The maximum length leaves no room for a prompt.

@@ -1,4 +1,4 @@
-"""Samples for text generation, and the pools that they come from."""
+"""Samples for text generation, and the pools that contain them."""
 
 import hashlib
 import warnings
@@ -21,17 +21,17 @@ Split = Literal["train", "val", "test"]
 class Sample:
     """A prompt and its references."""
 
-    id: str  # Name within the pool and split
+    id: str  # Unique within the pool and split
     prompt: str  # Text that the language model reads
     references: tuple[str, ...] = ()  # Good completions, for metrics and rewards that need them; may be empty
     meta: Mapping[str, Any] = field(default_factory=dict)
-    """Further data for metrics and rewards, such as concepts, a table or an intent."""
+    """Additional data for metrics and rewards, such as concepts, a table or an intent."""
     earlier: tuple[tuple[str, str], ...] = ()
     """Earlier turns of a conversation as (user message, answer) pairs, for the chat template (``world.chat=true``)."""
-    system: str | None = None  # System prompt of the conversation; if None, the run's is used
+    system: str | None = None  # System prompt of the conversation; if None, that of the run is used
     data: tuple[str, ...] = ()
-    """Parts of the prompt, in order, that come from a dataset. Control tokens in them are read as plain text. In the
-    rest of the prompt, which comes from a pool's settings, they remain control tokens."""
+    """The parts of the prompt that were taken from a dataset, in order. Control tokens in them are encoded as plain
+    text. In the rest of the prompt, which is defined by the pool's settings, they remain control tokens."""
     rejected: tuple[str, ...] = ()  # Bad completions, or completions to which the references are preferred
 
     @classmethod
@@ -63,7 +63,7 @@ class Sample:
     def __post_init__(self) -> None:
         if not all(isinstance(turn, tuple) and len(turn) == 2 for turn in self.earlier):
             raise GroundlingError(
-                f"sample {self.id}: earlier must be pairs of user message and answer, got {self.earlier!r:.80}"
+                f"sample {self.id}: earlier must be pairs of a user message and an answer, got {self.earlier!r:.80}"
             )
         if not isinstance(self.references, tuple | list):
             raise GroundlingError(
@@ -93,7 +93,7 @@ class Pool(ABC):
         """Return all samples of a split, in a fixed order.
 
         Raises:
-            GroundlingError: The data are unavailable, or contain no samples.
+            GroundlingError: The data is unavailable, or contains no samples.
         """
 
 
@@ -101,8 +101,8 @@ pools: Registry[Pool] = Registry("pool")
 
 
 class SampleOrder:
-    """An endless sequence of a split's samples; the k-th one depends only on the seed and k. If there are several
-    processes, each draws the whole batch and takes its share, so the order is the same as with one process.
+    """An endless sequence of a split's samples; the k-th sample depends only on the seed and k. With several
+    processes, each draws the whole batch and uses its share, so the order is the same as with one process.
 
     Args:
         replacement: True to draw samples uniformly and independently, as the original does; False for shuffled epochs.
@@ -141,7 +141,7 @@ class SampleOrder:
 
     @cached_property
     def _fingerprint(self) -> str:
-        """Hash of the samples' ids, prompts, references, earlier turns and system prompts, in order."""
+        """Hash of the samples' ids, prompts, references, rejected texts and conversations, in order."""
         sha256 = hashlib.sha256()
         for sample in self.samples:
             system = [] if sample.system is None else [sample.system]

@@ -18,15 +18,15 @@ _EXPECTED = "chosen and rejected (with or without prompt), or prompt, completion
 class Preferences(Pool):
     """Preferences between texts, in a file with the columns of TRL's datasets.
 
-    A row has ``prompt``, ``chosen`` and ``rejected``; only ``chosen`` and ``rejected``, which start with the same
+    A row has ``prompt``, ``chosen`` and ``rejected``; only ``chosen`` and ``rejected``, which both start with the
     prompt; or ``prompt``, ``completion`` and ``label`` (true for a good completion). Each text is a string or a list
-    of messages, ``{"role": …, "content": …}``, which needs ``world.chat=true``.
+    of messages, ``{"role": …, "content": …}``, which requires ``world.chat=true``.
 
     Args:
         path: One JSON Lines or Parquet file, whose prompts are split by `fractions`, or a file for each split:
             ``{train: …, val: …, test: …}``.
-        fractions: Shares of a single file's distinct prompts in train, val and test; a prompt's rows are never split.
-        seed: Seed of the assignment of prompts to splits.
+        fractions: Shares of a single file's distinct prompts in train, val and test; a prompt's rows stay together.
+        seed: Seed for assigning prompts to splits.
     """
 
     has_preferences: ClassVar[bool] = True
@@ -45,7 +45,7 @@ class Preferences(Pool):
 
 
 class _Rows(FilePool):
-    """Rows of a file with the sample and its prompt, by which `FilePool` splits them."""
+    """Rows with a sample and its prompt, by which `FilePool` assigns rows to splits."""
 
     def read(self, path: Path) -> Iterator[Row]:
         for sample in read_preferences(path):
@@ -53,10 +53,10 @@ class _Rows(FilePool):
 
 
 def read_preferences(path: Path) -> Iterator[Sample]:
-    """Yield the preferences in a JSON Lines or Parquet file; good texts are references, the others `Sample.rejected`.
+    """Yield the preferences in a JSON Lines or Parquet file; good texts are references, others are `Sample.rejected`.
 
     Raises:
-        ConfigError: the file's name ends differently, or its columns are not those of preferences.
+        ConfigError: The file has a different suffix, or its columns do not describe preferences.
     """
     reader = _READERS.get(path.suffix)
     if reader is None:
@@ -66,14 +66,14 @@ def read_preferences(path: Path) -> Iterator[Sample]:
 
 
 def preference(row: Row, where: str) -> Sample:
-    """Return the preference in a row of one of TRL's formats; ``where`` names it in errors."""
+    """Return the preference in a row of one of TRL's formats; errors refer to the row as ``where``."""
     texts: dict[str, Any]
     present = {name: value for name, value in row.items() if value is not None}
     if {"chosen", "rejected"} <= present.keys():
         chosen, rejected, prompt = present["chosen"], present["rejected"], present.get("prompt")
         if type(chosen) is not type(rejected):
             raise ConfigError(f"{where}: chosen and rejected must both be strings, or both lists of messages")
-        if type(prompt) is not type(chosen):  # some datasets also have the prompt of conversations as a string
+        if type(prompt) is not type(chosen):  # some datasets also store a conversation's prompt as a string
             prompt, chosen, rejected = _without_prompt(chosen, rejected)
         texts = {"references": (_text(chosen, where),), "rejected": (_text(rejected, where),)}
         if texts["references"] == texts["rejected"]:
@@ -87,28 +87,28 @@ def preference(row: Row, where: str) -> Sample:
         raise ConfigError(f"{where} has the columns {', '.join(map(str, row)) or '(none)'}: expected {_EXPECTED}")
     if isinstance(prompt, str):
         if not prompt:
-            raise ConfigError(f"{where}: the prompt is empty; without one, chosen and rejected must start alike")
+            raise ConfigError(f"{where}: the prompt is empty: add one, or start both texts with it")
         return Sample(where, prompt, data=(prompt,), **texts)
     if not (
         isinstance(prompt, list) and prompt and isinstance(prompt[-1], Mapping) and prompt[-1].get("role") == "user"
     ):
-        raise ConfigError(f"{where}: the prompt must be a string, or messages that end with the user's")
+        raise ConfigError(f"{where}: the prompt must be a string, or messages that end with a user message")
     return Sample.of_messages(where, prompt, meta={"prompt": prompt}, **texts)
 
 
 def _text(completion: Any, where: str) -> str:
-    """Return a completion's text, from a string or a list with the assistant's message."""
+    """Return a completion's text, from a string or a list with one assistant message."""
     if isinstance(completion, str):
         return completion
     if isinstance(completion, list) and len(completion) == 1 and isinstance(completion[0], Mapping):
         role, text = completion[0].get("role"), completion[0].get("content")
         if role == "assistant" and isinstance(text, str):
             return text
-    raise ConfigError(f"{where}: expected a text, or a list with one message of the assistant, got {completion!r:.80}")
+    raise ConfigError(f"{where}: expected a string, or a list with one assistant message, got {completion!r:.80}")
 
 
 def _without_prompt(chosen: Any, rejected: Any) -> tuple[Any, Any, Any]:
-    """Split off the longest common start, of characters or of messages, as TRL's ``extract_prompt`` does."""
+    """Split off the longest common prefix of characters or messages, as TRL's ``extract_prompt`` does."""
     shortest = min(len(chosen), len(rejected))
     end = next((place for place in range(shortest) if chosen[place] != rejected[place]), shortest)
     if isinstance(chosen, str) and end and chosen[end - 1] == " ":  # the space belongs to the texts

@@ -1,4 +1,4 @@
-"""Questions of Reasoning Gym as a pool of prompts; the reward `reasoning_gym` verifies the answers."""
+"""Reasoning Gym questions as a pool of prompts; the reward `reasoning_gym` verifies the answers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from groundling.envs.text_generation.pools import Pool, Sample, Split, pools
 @pools.register("reasoning_gym")
 @dataclass(kw_only=True)
 class ReasoningGymPool(Pool):
-    """Generated questions, whose answers a program verifies. The reference is an answer.
+    """Generated questions with verifiable answers. The reference is a correct answer.
 
     Args:
         dataset: Name of a dataset, such as ``letter_counting``.
         params: Arguments of the dataset.
-        size: Number of questions of each split.
+        size: Number of questions in each split.
         prompt_suffix: Text after each question.
     """
 

@@ -25,7 +25,7 @@ def words(text: str) -> list[str]:
 
 
 def words_of_sentences(text: str) -> list[str]:
-    """Split each sentence into words, as NLTK 3.7's ``word_tokenize`` does; a sentence's full stop is a word."""
+    """Split each sentence into words, as NLTK 3.7's ``word_tokenize`` does; its final full stop is a separate word."""
     tokenizer = _tokenizer()
     import nltk.tokenize
 
@@ -60,8 +60,8 @@ def _tokenizer() -> Any:
 class Imdb(DatasetPool):
     """Film reviews to continue. The prompt is the first half of a review's words; the reference is the whole review.
 
-    The shuffled training reviews are split into 80% train and 20% val; test has the first 5,000 shuffled test
-    reviews. Shuffling gives the same order as the datasets library with this seed.
+    The shuffled training reviews are split into 80% train and 20% val; test contains the first 5,000 shuffled test
+    reviews. The order is the same as when the datasets library shuffles with this seed.
 
     Args:
         seed: Seed for shuffling.
@@ -92,7 +92,7 @@ class Imdb(DatasetPool):
 class ImdbSeq2Seq(Imdb):
     """`imdb` for encoder-decoders: the reference is the second half, and all training reviews are positive.
 
-    The metadata has ``reference``, the whole review. A sample's id is its number among all reviews of the split,
+    The metadata contains ``reference``, the whole review. A sample's id is its number among all reviews in the split,
     including negative ones. The original reshuffles at each call, so its train and val may share reviews.
 
     Args:
@@ -122,13 +122,13 @@ def _halves(text: str) -> tuple[str, str]:
 class CommonGen(DatasetPool):
     """Concepts to use in one sentence. In train, a concept set occurs once for each of its reference sentences.
 
-    In val it occurs once, with its first sentence, as in GEM's version of the dataset, which the original reads. The
+    In val, it occurs once, with its first sentence, as in GEM's version of the dataset, which the original uses. The
     test sentences are not public, so test references are "empty reference".
 
     Args:
         concept_separator_token: Text between the concepts.
-        concept_end_token: Text after the last one.
-        prefix: Text before the first one.
+        concept_end_token: Text after the last concept.
+        prefix: Text before the first concept.
     """
 
     hub: ClassVar[DatasetSource] = DatasetSource(
@@ -161,8 +161,8 @@ class CnnDailyMail(DatasetPool):
         prompt_prefix: Text before the article.
         prompt_suffix: Text after the article.
         truncate_article: Number of words of the article to keep, joined by spaces; None for all.
-        truncate_by: How words are split: ``nltk`` is NLTK 3.7's ``word_tokenize``, which includes punctuation and
-            needs NLTK and its data; ``blanks`` splits at whitespace.
+        truncate_by: How to split words: ``nltk`` uses NLTK 3.7's ``word_tokenize``, which counts punctuation as words
+            and requires NLTK and its data; ``blanks`` splits at whitespace.
     """
 
     hub: ClassVar[DatasetSource] = DatasetSource(
@@ -188,7 +188,7 @@ class CnnDailyMail(DatasetPool):
 class XSum(DatasetPool):
     """News articles to summarize in one sentence.
 
-    In the original, this pool has no id and reads GEM's selection of the articles.
+    In the original, this pool has no id and uses GEM's selection of the articles.
 
     Args:
         prompt_prefix: Text before the article.
@@ -213,7 +213,7 @@ class NarrativeQA(DatasetPool):
     r"""Questions about a story, answered from its summary, in UnifiedQA's lower-case format ``question \n summary``.
 
     The ``\n`` is a backslash and an n, as in UnifiedQA's training data. The summary has no line breaks and is followed
-    by a space. All answers to a question are its references. The files contain whole books, several gigabytes in all.
+    by a space. All answers to a question are its references. The files contain whole books (several gigabytes).
     """
 
     hub: ClassVar[DatasetSource] = DatasetSource(
@@ -241,7 +241,7 @@ Table = Sequence[Sequence[Cell]]  # rows of cells: ``value``, ``is_header``, ``c
 _TABLE_COLUMNS = (
     *("table_page_title", "table_webpage_url", "table_section_title", "table_section_text"),
     *("table", "highlighted_cells", "example_id"),
-)  # the columns that GEM's version of the dataset also has
+)  # columns that also exist in GEM's version of the dataset
 _ANNOTATIONS = ("original_sentence", "sentence_after_deletion", "sentence_after_ambiguity", "final_sentence")
 _WITHHELD = dict.fromkeys(_ANNOTATIONS, "none")  # Values that replace test sentences in the original's version
 
@@ -251,8 +251,8 @@ _WITHHELD = dict.fromkeys(_ANNOTATIONS, "none")  # Values that replace test sent
 class Totto(DatasetPool):
     """ToTTo's tables as text (Parikh et al. 2020, arXiv 2004.14373): the table, its titles, and the table again.
 
-    The metadata has ``raw_table``, the row in the original's columns (GEM's version has one row for each sentence of a
-    training table, and different column names), with a list of annotations and a Boolean ``overlap_subset``.
+    The metadata contains ``raw_table``: the row with the original's columns, a list of annotations and a Boolean
+    ``overlap_subset``. (GEM's version has one row per sentence of a training table, and different column names.)
 
     Args:
         representation: ``subtable`` for the highlighted cells with their headers, ``fulltable`` for all cells.
@@ -305,7 +305,7 @@ class _Placed(NamedTuple):
 
 
 def _placed(table: Table) -> list[list[_Placed]]:
-    """Return the cells with their columns; as in the paper's baselines, a cell spanning rows is in the first only."""
+    """Return the cells with their columns; as in the paper's baselines, cells that span rows are only in the first."""
     placed = []
     for cells in table:
         ends = pairwise(accumulate((cell["column_span"] for cell in cells), initial=0))

@@ -60,7 +60,7 @@ class Wmt(_Translation):
 @pools.register("wmt14_processed_en_de")
 @dataclass(kw_only=True)
 class Wmt14Processed(_Translation):
-    """The 2014 workshop's English and German sentences, preprocessed."""
+    """Preprocessed English and German sentences from the 2014 workshop."""
 
     hub: ClassVar[DatasetSource] = DatasetSource(
         "stas/wmt14-en-de-pre-processed", PARQUET_BRANCH, "ende/{split}/*.parquet", _SAMPLE
@@ -70,7 +70,7 @@ class Wmt14Processed(_Translation):
 @pools.register("wmt16newsonly")
 @dataclass(kw_only=True)
 class Wmt16NewsOnly(_Translation):
-    """News commentaries for training, and the 2016 workshop's sentences for evaluation."""
+    """News commentaries for training, and sentences from the 2016 workshop for evaluation."""
 
     def source(self, split: Split) -> DatasetSource:
         name = HUB_NAMES[split]
@@ -100,9 +100,9 @@ _FIRST_TURN = 2  # Number of turns of a CRD3 episode before the first sample
 class DailyDialog(DatasetPool):
     """Everyday conversations. The prompt consists of the preceding utterances; the reference is the next one.
 
-    Utterances end with ``<EOU>``. The metadata are the next utterance's ``emotion`` (0 none, 1 anger, 2 disgust, 3
+    Utterances end with ``<EOU>``. The metadata is the next utterance's ``emotion`` (0 none, 1 anger, 2 disgust, 3
     fear, 4 happiness, 5 sadness, 6 surprise) and ``intent`` (1 inform, 2 question, 3 directive, 4 commissive), each in
-    a list of length 1. A sample's id is the utterance's number among all utterances of the split.
+    a list of length 1. A sample's id is the utterance's number among all utterances in the split.
 
     Args:
         context_size: Number of utterances in the prompt; utterances with fewer predecessors are skipped.
@@ -132,9 +132,9 @@ class DailyDialog(DatasetPool):
 @pools.register("crd3")
 @dataclass(kw_only=True)
 class Crd3(DatasetPool):
-    """Tabletop role-playing games. The prompt has the last turns and the next speaker; the reference is the next turn.
+    """Tabletop role-playing games. The prompt is the last turns and the next speaker; the reference is the next turn.
 
-    The original reads whole episodes. The dataset's rows are overlapping parts of episodes, which `_episodes` joins.
+    The original uses whole episodes. The dataset's rows are overlapping parts of episodes, which `_episodes` joins.
 
     Args:
         max_context_size: Maximum number of turns in the prompt; the first 2 turns of an episode are not samples.
@@ -157,8 +157,8 @@ _Turn = tuple[str, str]  # the (first) speaker and the utterance
 
 def _episodes(rows: Iterable[Row]) -> list[list[_Turn]]:
     """Join parts of episodes, in the order in which the episodes start. A part has the positions of its first and last
-    turn (``turn_start``, ``turn_end``), but no episode id: it belongs to the episode that has the same turns at the
-    same positions, or to the last episode if it continues it. A row without positions is a whole episode.
+    turn (``turn_start``, ``turn_end``), but no episode id. It belongs to the episode with the same turns at the same
+    positions, or to the last episode if it continues that one. A row without positions is a whole episode.
     """
     episodes: list[dict[int, _Turn]] = []
     last: dict[int, _Turn] = {}

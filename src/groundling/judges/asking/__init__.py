@@ -1,1 +1,1 @@
-"""Judges, the questions they are asked, the quoting of captions, and the parsing of replies."""
+"""Judges, their questions, the quoting of captions, and the parsing of replies."""

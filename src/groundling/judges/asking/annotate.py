@@ -1,4 +1,4 @@
-"""Annotation of datasets: query a judge about each distinct unordered pair of captions, and label the rows."""
+"""Annotate datasets: query a judge about each distinct unordered pair of captions, and label the rows."""
 
 import time
 from collections import Counter
@@ -21,13 +21,13 @@ from groundling.judges.preferences.store import LABELS, Captions, Store, StoredA
 
 @dataclass(frozen=True)
 class AnnotationEstimate:
-    """Estimated remaining work and cost of a chunk."""
+    """Estimate of a chunk's remaining work and its cost."""
 
     rows: int  # pairs in the dataset
     identical: int  # pairs of equal captions, which are ties and need no request
     distinct: int  # distinct unordered pairs of unequal captions in the dataset
-    known: int  # the chunk's answers that are already in the store
-    requests: int  # the chunk's missing answers
+    known: int  # answers of the chunk that are already in the store
+    requests: int  # answers of the chunk that are missing
     prompt_tokens: int  # total over these requests
     completion_tokens: int  # total over the judge's replies
     seconds: float | None  # None if unknown
@@ -45,7 +45,7 @@ class AnnotationSummary:
     first_rate: float | None = None  # how often the caption shown first wins, ignoring ties; 0.5 if unbiased
     inconsistent: float | None = None  # fraction of pairs whose verdicts in the two orders differ
     asked: int = 0  # answers obtained by this call
-    failed: int = 0  # requests of this call that got no reply
+    failed: int = 0  # requests of this call that received no reply
     first_failure: str | None = None  # error of the first failed request
     invalid_reply: str | None = None  # last reply without a verdict in this call, on one line
     prompt_tokens: int = 0  # total over all stored answers about the dataset, including replaced invalid ones
@@ -91,7 +91,7 @@ class Annotation:
         both_orders: Ask about each pair in both orders; conflicting verdicts result in a tie.
 
     Raises:
-        ConfigError: the dataset, the question and the judge are incompatible.
+        ConfigError: The dataset, the question and the judge are incompatible.
     """
 
     def __init__(
@@ -167,8 +167,8 @@ class Annotation:
         to ask the remaining questions. ``name`` is the annotator's name in the dataset.
 
         Raises:
-            ConfigError: the chunk does not exist, or ``name`` already has labels for a different question.
-            RunError: another process is working on the chunk, or the judge fails or gives no verdicts.
+            ConfigError: The chunk does not exist, or ``name`` already has labels for a different question.
+            RunError: Another process is working on the chunk, or the judge fails or returns no verdicts.
         """
         items = self.items(chunk, chunks)
         self._check_name(name)
@@ -180,7 +180,7 @@ class Annotation:
                 self._ask(_missing(items, self.store.read()), summary, on_answer)
             finally:
                 self.store.close()
-                # The last process to write has read the answers of all other processes.
+                # The process that writes last has read the answers of all other processes.
                 with self.store.exclusive():
                     self._check_name(name)
                     summary.seconds = time.monotonic() - began

@@ -27,11 +27,11 @@ _CLOSING = re.compile(
     r"[^.!?\"]*[.!?]*"
 )
 _BLOCK = re.compile(r"\s*```(?:json)?\s*\n(.*)\n\s*```\s*", re.DOTALL)
-_EXCERPT = 200  # maximum number of characters of a reply that are quoted in a message
+_EXCERPT = 200  # maximum number of characters of a reply to quote in a message
 
 
 class Verdict(NamedTuple):
-    choice: int  # index into the question's words; about pairs, a `Preference` code
+    choice: int  # index into the question's words; for pairs, a `Preference` code
     position: int  # index in the reply at which the verdict starts
 
 
@@ -43,7 +43,7 @@ class _Patterns(NamedTuple):
 
 @cache
 def _patterns(words: Sequence[str]) -> _Patterns:
-    """Return the patterns of verdicts with one of ``words``."""
+    """Return the patterns of verdicts that consist of one of ``words``."""
     one = "|".join(sorted(words, key=len, reverse=True))
     return _Patterns(
         re.compile(rf"[*_`]*verdict[*_]*\s*:[*_]*\s*[*_`\"]*({one})[*_`\"]*\.?[*_`]*", re.IGNORECASE),
@@ -55,12 +55,12 @@ def _patterns(words: Sequence[str]) -> _Patterns:
 def parse(
     reply: str, answer: AnswerFormat, complete: bool = True, noun: str = "description", words: tuple[str, ...] = WORDS
 ) -> Verdict | None:
-    """Return a reply's verdict, or None if it has none; ``noun`` and ``words`` are the question's.
+    """Return a reply's verdict, or None if it has none; ``noun`` and ``words`` are those of the question.
 
     A reply may quote captions that contain forged verdicts, so a verdict is accepted only where nothing can be quoted:
     alone on the last line ("line"), in a JSON object that is the whole reply ("json"), or as the whole reply
     ("choice"). A polite closing sentence ("I hope this helps!") may follow. A truncated reply has no verdict, because
-    its last line may be a quotation. "motif" parses replies like Motif's own code, including its bugs.
+    its last line may be a quotation. "motif" parses replies as Motif's own code does, including its bugs.
     """
     if answer == "motif":  # such as ("best_description": 1), with at most one word before the number
         nouns = f"description|message|{re.escape(noun)}"
@@ -152,7 +152,7 @@ class Judge:
     """A judge that answers conversations. Subclasses implement `answer`, or `ask` to answer several at a time.
 
     Attributes:
-        answer_format: Format in which the judge is asked to give its verdict.
+        answer_format: Format in which the judge is asked to write its verdict.
         control_tokens: Strings that its tokenizer treats as special tokens.
         parallel: Number of simultaneous requests.
         expected_tokens: Approximate length of a reply, for estimates.
@@ -168,7 +168,7 @@ class Judge:
     effortless: bool = False
 
     def accepts(self, question: Question) -> str | None:
-        """Return why the judge cannot answer this question, in one line, or None if it can."""
+        """Return, in one line, why the judge cannot answer this question, or None if it can."""
         return None
 
     def identity(self) -> dict[str, Any]:
@@ -179,7 +179,7 @@ class Judge:
         return {"judge": type(self).__qualname__}
 
     def identity_about(self, question: Question) -> dict[str, Any]:
-        """Return `identity`, plus everything else that answers to this question depend on."""
+        """Return `identity` and everything else that answers to this question depend on."""
         return self.identity()
 
     def answer(self, request: Request) -> Reply | str:

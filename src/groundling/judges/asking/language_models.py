@@ -1,4 +1,4 @@
-"""Language models as judges: on an OpenAI-compatible server (vLLM, llama.cpp, hosted) or in this process."""
+"""Language models as judges, on an OpenAI-compatible server (vLLM, llama.cpp, hosted) or in this process."""
 
 import asyncio
 import math
@@ -46,7 +46,7 @@ class OpenAIJudge(Judge):
         model: Name of the model on the server.
         base_url: Address of the server, up to and including ``/v1``.
         answer: Format of replies. "line": reasoning, then a line with the verdict. "json": an object, whose schema
-            is sent to the server. "choice": only the verdict, the fastest. "motif": Motif's own prompt and parsing.
+            is sent to the server. "choice": only the verdict (fastest). "motif": Motif's own prompt and parsing.
         revision: Revision of the model; stored answers from other revisions are not reused.
         temperature, top_p: Sampling parameters.
         max_tokens: Maximum length of a reply. Defaults to 8 for "choice" and to 2048 otherwise.
@@ -176,7 +176,7 @@ class OpenAIJudge(Judge):
     def _probabilities(
         self, choice: dict[str, Any], text: str, complete: bool, question: Question
     ) -> tuple[float, ...] | None:
-        """Return the probabilities of the question's words from the alternatives to the verdict's first token."""
+        """Return the probabilities of the question's words, based on the alternatives to the verdict's first token."""
         verdict = parse(text, self.answer_format, complete, question.noun, question.words)
         if verdict is None:
             return None

@@ -8,12 +8,12 @@ from typing import Any, ClassVar, Literal, Self
 from groundling.errors import ConfigError, unknown
 from groundling.judges.asking import quoting as fence
 
-Table = list[tuple[str, float]]  # case-insensitive regular expressions, with the value of a matching line
+Table = list[tuple[str, float]]  # case-insensitive regular expressions, each with the value of a matching line
 
 
 @dataclass(frozen=True)
 class Subject:
-    """Describes a kind of world to judges."""
+    """The description of a kind of world for judges."""
 
     system: str  # the system prompt
     goals: Mapping[str, str]  # a sentence for each goal, by id; the first is the default
@@ -69,7 +69,7 @@ class Question:
     Attributes:
         goal: Id of one of the world's goals, or a sentence; by default the world's first goal.
         prompt: Id of one of the world's prompts.
-        instructions: Custom instructions that replace the prompt's; ``{goal}`` stands for the goal's sentence.
+        instructions: Custom instructions that replace the prompt; ``{goal}`` stands for the goal's sentence.
         blstats: True if captions include the state of the player in NetHack.
         world: The kind of world, a key of `groundling.judges.asking.questions.subjects`.
     """
@@ -119,7 +119,7 @@ class Question:
         return WORDS
 
     def verdict_form(self, answer: AnswerFormat) -> str:
-        """Return the sentence that asks for the verdict in this form."""
+        """Return the sentence that asks for a verdict in this form."""
         return _FORMS[answer].replace("{noun}", self.noun)
 
     def conversation(
@@ -143,7 +143,7 @@ class Question:
         return [{"role": "system", "content": subject.system}, {"role": "user", "content": "\n\n".join(parts)}]
 
     def retry(self, conversation: Sequence[Message], reply: str, answer: AnswerFormat) -> list[Message]:
-        """Return the conversation, extended with a reply that had no verdict and a request for a verdict."""
+        """Return the conversation, extended by a reply that had no verdict and a request for a verdict."""
         echo = reply[-_MAX_ECHO:].strip() or "(no answer)"  # servers reject empty messages
         again = {"role": "user", "content": self.second_request(answer)}
         return [*conversation, {"role": "assistant", "content": echo}, again]
@@ -153,7 +153,7 @@ class Question:
         return _AGAIN[answer].replace("{noun}", self.noun)
 
     def identity(self, answer: AnswerFormat) -> dict[str, Any]:
-        """Return everything about the question that answers depend on, which identifies stored answers."""
+        """Return everything about the question that answers depend on; it identifies stored answers."""
         alone = self.conversation("FIRST", "SECOND", answer)
         identity = {
             "goal": self.goal,

@@ -73,8 +73,8 @@ def neutralise(line: str, control_tokens: Sequence[str] = ()) -> str:
     """Alter everything in a line of a caption that a model, its tokenizer or our parser could misinterpret.
 
     Runs of three or more hyphens are shortened to two, so ``--More--`` is kept. Angle brackets become ‹ and ›, and
-    square brackets around control words become round. The colon after "verdict" is removed, and invisible characters
-    are escaped. Lookalikes (full-width, mathematical, Greek or Cyrillic letters) are treated like the originals.
+    square brackets around control words become round ones. The colon after "verdict" is removed, and invisible
+    characters are escaped. Lookalikes (full-width, mathematical, Greek or Cyrillic) are treated like the originals.
     """
     line = "".join(f"\\u{ord(c):04x}" if c != "\t" and unicodedata.category(c) in _INVISIBLE else c for c in line)
     line = _alter(line)
@@ -84,7 +84,7 @@ def neutralise(line: str, control_tokens: Sequence[str] = ()) -> str:
             line = _alter(plain)
     for token in control_tokens:
         apart = " ".join(token)
-        while len(token) > 1 and token in line:  # repeatedly, because two may overlap, as in ⁂end⁂end⁂
+        while len(token) > 1 and token in line:  # repeatedly, because two tokens may overlap, as in ⁂end⁂end⁂
             line = line.replace(token, apart)
             if token in apart:  # the token itself contains spaces
                 break

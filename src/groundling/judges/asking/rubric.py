@@ -1,4 +1,4 @@
-"""Scoring single texts by a rubric, with any judge that reads text."""
+"""Score single texts with a rubric, using any judge that reads text."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -28,7 +28,7 @@ _FORMS = {
 
 @dataclass(frozen=True)
 class Rubric(Question):
-    """A question about one text: its score by the rubric in ``instructions``, a whole number on a scale."""
+    """A question that asks for a text's score, a whole number, according to the rubric in ``instructions``."""
 
     scale: tuple[int, int] = field(kw_only=True)
     world: str = field(default="", kw_only=True)  # the same in all worlds
@@ -37,7 +37,7 @@ class Rubric(Question):
 
     def __post_init__(self) -> None:
         if not (self.instructions or "").strip():
-            raise ConfigError("rubric is empty: say what makes a text deserve a high and a low score")
+            raise ConfigError("rubric is empty: describe what makes a text deserve a high or a low score")
         low, high = self.scale
         if not 0 <= low < high <= 100:
             raise ConfigError(f"scale=[{low}, {high}] must be two whole numbers from 0 to 100, the lower one first")
@@ -51,11 +51,11 @@ class Rubric(Question):
         return tuple(map(str, range(self.scale[0], self.scale[1] + 1)))
 
     def refusal(self, judge: Judge) -> str | None:
-        """Return why a judge cannot score by this rubric, or None if it can."""
+        """Return why a judge cannot use this rubric, or None if it can."""
         if judge.answer_format not in _FORMS:
             return f"answer={judge.answer_format} compares two texts: set answer to one of {', '.join(_FORMS)}"
         if judge.answer_format == "choice" and self.scale[1] > 9:
-            return f"answer=choice needs scores of one digit: lower scale={list(self.scale)}, or set answer=line"
+            return f"answer=choice needs one-digit scores: lower scale={list(self.scale)}, or set answer=line"
         return judge.accepts(self)
 
     def verdict_form(self, answer: AnswerFormat) -> str:
@@ -66,7 +66,7 @@ class Rubric(Question):
 
     def score(self, outcome: Outcome) -> float | None:
         """Return the score in a judge's replies, or None if there is none.
-        It is the expected score if the judge gave probabilities, as in G-Eval (Liu et al. 2023, arXiv 2303.16634).
+        With probabilities, it is the expected score, as in G-Eval (Liu et al. 2023, arXiv 2303.16634).
         """
         if outcome.verdict is None:
             return None

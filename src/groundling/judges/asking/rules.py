@@ -1,4 +1,4 @@
-"""Judges without a model, which use a table of values for matching lines or the dataset's recorded values."""
+"""Judges without a model, which use a table of values for matching lines, or values recorded in the dataset."""
 
 import re
 from typing import Any
@@ -19,12 +19,12 @@ _MAX_TIMES = 5  # further repetitions of a message are ignored
 
 @judges.register("rules")
 class RulesJudge(Judge):
-    """Prefers the caption whose lines have the greater total value; equal values are a tie.
+    """Prefers the caption whose lines have the higher total value; equal values are a tie.
 
     Like a language model, it reads only the conversation. Its reply quotes the lines that contributed.
 
     Args:
-        rules: Pairs of a regular expression and a value that replace the goal's table; required if the goal has none.
+        rules: Pairs of a regular expression and a value, replacing the goal's table; required if the goal has none.
     """
 
     effortless = True
@@ -57,7 +57,7 @@ class RulesJudge(Judge):
             value, reasons = _value(caption, table)
             values.append(value)
             lines.append(f"{number} is worth {value:g}: {'; '.join(reasons) or 'nothing in it counts'}")
-        if len(values) == 1:  # to be scored on a scale
+        if len(values) == 1:  # a score on a scale is expected
             low, *_, high = map(int, request.question.words)
             verdict = str(min(max(round(values[0]), low), high))
         else:
@@ -87,7 +87,7 @@ def _compile(table: Table) -> _Compiled:
 
 @judges.register("score")
 class ScoreJudge(FigureJudge):
-    """Prefers the segment whose episode had the higher game score at that point; equal scores are a tie."""
+    """Prefers the segment with the higher recorded game score; equal scores are a tie."""
 
     def prefer(self, pairs: Pairs) -> NDArray[np.int8]:
         if "score" not in pairs.info:
@@ -105,7 +105,7 @@ class ReturnJudge(FigureJudge):
 
 @judges.register("random")
 class RandomJudge(FigureJudge):
-    """Prefers one of the two segments at random, and never returns a tie."""
+    """Prefers one of the two segments at random; never returns a tie."""
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed

@@ -33,9 +33,9 @@ class OnlineLearning:
 def train_copy(
     model: RewardModel, pairs: TrainingPairs, trained_on: int, learning: OnlineLearning, stop: threading.Event
 ) -> tuple[RewardModel, int, int]:
-    """Train ``model`` on ``pairs``; return it, how many of the new pairs it agreed with before, and their number.
-
-    Pairs after the first ``trained_on`` are new; ties are not counted. Raises `RunError` once ``stop`` is set.
+    """Train ``model`` on ``pairs``; return the model, how many new pairs it agreed with before training, and how many
+    new pairs there are. Pairs after the first ``trained_on`` are new; ties are not counted. Raises `RunError` once
+    ``stop`` is set.
     """
 
     def check(_: int = 0) -> None:
@@ -62,14 +62,14 @@ _MISTAKES = (TypeError, AttributeError, LookupError, NameError, NotImplementedEr
 class BackgroundJudge:
     """Queries a judge in batches, newest questions first, as ONI does (arXiv 2410.23022).
 
-    If the judge raises an error, its questions become the oldest and are retried at growing intervals. If it has never
-    answered and raises a `GroundlingError` or one of `_MISTAKES`, it is considered misconfigured: it is not queried
-    again, and `answers` raises its error. Answers that are None are counted and dropped.
+    If the judge raises an error, its questions move to the end of the queue, and the judge is retried at growing
+    intervals. A judge that has never answered and raises a `GroundlingError` or one of `_MISTAKES` is considered
+    misconfigured: it is not queried again, and `answers` raises its error. Answers of None are counted and dropped.
 
     Args:
         judge: Answers a batch of questions, in order; called in the background thread.
-        pause: Seconds to wait after the first failure, doubled after each further one, up to a minute.
-        warn: Called on the first of several consecutive failures.
+        pause: Seconds to wait after the first failure, doubled after each further failure, up to a minute.
+        warn: Called at the first of several consecutive failures.
     """
 
     def __init__(
@@ -129,8 +129,8 @@ class BackgroundJudge:
                     return
                 if pause == self._pause:
                     self._warn(
-                        f"the judge failed ({type(raised).__name__}: {raised}); training continues, and the judge is "
-                        "queried again later"
+                        f"the judge failed ({type(raised).__name__}: {raised}); training continues, and the "
+                        "judge will be queried again later"
                     )
                 with self._changed:
                     self.failures += 1

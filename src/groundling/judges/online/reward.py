@@ -21,11 +21,11 @@ from groundling.judges.reward_models.models import TableRewardModel
 from groundling.judges.reward_models.reward_model import QUANTILE_LEVELS, Normalization, RewardModel
 
 AskJudge = Callable[[list[tuple[str, ...]], list[str]], Sequence[float | None]]
-"""Takes questions about one or two captions and, for each, the shared context, which its captions do not repeat.
+"""Accepts questions about one or two captions and, for each question, a context that its captions do not repeat.
 
 Returns a value per question: for one caption, 1 if it deserves a reward and 0 otherwise, like ONI's labels; for two,
 the probability that the first is preferred (0.5 for a tie). The value is None if there is no answer."""
-_NOTHING = ""  # the empty caption, which is worth 0; single captions are compared with it
+_NOTHING = ""  # the empty caption, whose value is 0; single captions are compared with it
 _MAX_INVALID = 20  # number of answers, all without a verdict, after which the judge is considered broken
 _CERTAIN = {Preference.FIRST: (1.0, 0.0, 0.0), Preference.SECOND: (0.0, 1.0, 0.0), Preference.TIE: (0.0, 0.0, 1.0)}
 
@@ -33,7 +33,7 @@ _CERTAIN = {Preference.FIRST: (1.0, 0.0, 0.0), Preference.SECOND: (0.0, 1.0, 0.0
 def online_judge(judge: Judge, question: Question) -> AskJudge:
     """Adapt ``judge`` to the questions of `OnlineReward`; raise `ConfigError` if it cannot answer ``question``.
 
-    ONI asks a yes-or-no question about one caption. Here, the caption is compared with an empty one and is worth 1 if
+    ONI asks a yes-or-no question about one caption. Here, the caption is compared with an empty one; its value is 1 if
     it is preferred, otherwise 0. The answer is None if the request fails, or if neither the reply nor a retry has a
     verdict. The returned function raises `RunError` if all requests fail, or if none of 20 or more replies has one.
     """
@@ -69,7 +69,7 @@ def online_judge(judge: Judge, question: Question) -> AskJudge:
         num_invalid += sum(outcome.verdict is None for outcome in replied)
         if not has_verdict and num_invalid >= _MAX_INVALID:
             raise RunError(
-                f"the judge gave no verdict in {num_invalid} answers, with two attempts each; the last reply: "
+                f"the judge returned no verdict in {num_invalid} answers, with two attempts each; the last reply: "
                 f"{replied[-1].excerpt!r}. The prompt asked: {question.verdict_form(judge.answer_format)}"
             )
         return answers
@@ -144,7 +144,7 @@ class OnlineReward:
         Args:
             ids: Ids of the captions, int64 of any shape, on the CPU.
             read: Returns the captions at the passed indices of the flattened ids; called only for new ids.
-            goals: Goal of each flattened id, such as a text's prompt; captions with different goals are not compared.
+            goals: Goal for each flattened id, such as a text's prompt; captions with different goals are not compared.
             contexts: Text that each caption starts with, on separate lines. The judge is shown this text only once.
         """
         flat, first = np.unique(ids.flatten().numpy(), return_index=True)
@@ -167,7 +167,7 @@ class OnlineReward:
         """Apply new answers and trained weights; return True if the model changed.
 
         Raises:
-            Exception: the judge's error, if it has never answered and is misconfigured.
+            Exception: The judge's error, if it has never answered and is misconfigured.
         """
         new = dict(self._judge.answers())
         self._answered |= new
@@ -244,7 +244,7 @@ class OnlineReward:
             failed = f" (the last with {type(error).__name__}: {error})" if error is not None else ""
             hint = ". Only captions with the same goal are compared; for generated texts, set world.texts_per_prompt=2"
             self._warn(
-                f"the judge gave {len(self._answered):,} valid answers about {len(self._captions):,} captions, "
+                f"the judge returned {len(self._answered):,} valid answers about {len(self._captions):,} captions and "
                 f"{self._judge.invalid} without a verdict, and failed in {self._judge.failures} calls{failed}; the "
                 f"reward model learned only from the valid answers{hint if never and self._ranks else ''}"
             )
@@ -294,10 +294,10 @@ class OnlineReward:
         if training is None or not training.done():
             return False
         self._training = None
-        # This is set only now, because a checkpoint written during training does not contain its result.
+        # This is set only now, because a checkpoint written during training does not contain the trained weights.
         self._trained_on = self._training_on
         if (error := training.exception()) is not None:
-            self._warn(f"the reward model could not be trained ({error}); its weights stay unchanged")
+            self._warn(f"the reward model could not be trained ({error}); its weights remain unchanged")
             return False
         model, agreed, tested = training.result()
         self._agreed += agreed

@@ -24,7 +24,7 @@ _USED = ("message", "blstats", "rewards", "score")  # read by judges and reward 
 
 
 class MessagePairs(Pairs):
-    """N pairs of NetHack segments. ``data`` has arrays ``(N, 2, L, ...)`` by key, memory-mapped in format "motif"."""
+    """N pairs of NetHack segments; ``data`` has arrays ``(N, 2, L, ...)`` by key, memory-mapped in "motif" format."""
 
     world = "nethack"
 
@@ -55,7 +55,7 @@ class MessagePairs(Pairs):
 
     @classmethod
     def create(cls, folder: str | Path, data: Arrays, info: Arrays | None = None, format: Format = "motif") -> Self:
-        """Write a new dataset into a missing or empty folder; an error leaves no partial folder.
+        """Write a new dataset into a missing or empty folder; if an error occurs, no partial folder remains.
 
         Args:
             data: Arrays ``(N, 2, L, ...)`` by key, including "message"; may be memory-mapped.

@@ -25,7 +25,7 @@ def read(folder: Path, needed: Collection[str]) -> dict[str, NDArray]:
     """Return a folder's arrays by key, memory-mapped and read-only; skip unreadable ones unless ``needed``."""
     arrays = {}
     for path in sorted(folder.glob(f"*{SUFFIX}")):
-        key = path.name.partition(".")[0]  # like Motif
+        key = path.name.partition(".")[0]  # as in Motif
         try:
             arrays[key] = _load(path)
         except ConfigError:  # e.g. a pickle of Python objects

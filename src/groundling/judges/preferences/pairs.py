@@ -1,4 +1,4 @@
-"""Preference datasets: pairs of segments of one world, and the labels of annotators."""
+"""Preference datasets: pairs of segments from one world, and annotators' labels."""
 
 import hashlib
 import json
@@ -23,7 +23,7 @@ from groundling.judges.preferences import npy, parquet
 
 
 class TextSegment(NamedTuple):
-    """A segment of a text world, or a generated text."""
+    """A segment from a text world, or a generated text."""
 
     context: str  # an agent's goal or a text's prompt; may be empty
     captions: Annotated[list[str], MinLen(1)]  # the observation and action of each step, or the text
@@ -41,7 +41,7 @@ def caption_ids(captions: Iterable[str]) -> NDArray[np.int64]:
     return np.fromiter(map(caption_id, captions), np.int64)
 
 
-_ROUNDING = 0.015  # tolerance of the sum of three probabilities, which may be rounded to two decimals
+_ROUNDING = 0.015  # tolerance for the sum of three probabilities, which may be rounded to two decimals
 
 
 class Preference(IntEnum):
@@ -63,7 +63,7 @@ _HUNGER_WORDS = ("satiated", "not hungry", "hungry", "weak", "fainting", "fainte
 
 
 def caption(messages: NDArray[np.uint8], blstats: NDArray[np.integer] | None = None) -> str:
-    """Return a segment's messages, uint8 ``(L, 256)``, as text, and the last of its states ``(L, 27)``, if passed."""
+    """Return a segment's messages, uint8 ``(L, 256)``, as text, followed by the last of its states, if passed."""
     lines = [join_captions(map(decode, messages))]
     if blstats is not None:
         depth, gold, hp, most_hp, level, hunger = blstats[-1][_STATUS].tolist()
@@ -73,7 +73,7 @@ def caption(messages: NDArray[np.uint8], blstats: NDArray[np.integer] | None = N
 
 
 def join_captions(captions: Iterable[str]) -> str:
-    """Join captions by newlines; consecutive equal ones become ``caption (xN)``.
+    """Join captions with newlines; consecutive equal captions become ``caption (xN)``.
 
     Empty captions are dropped afterwards, so equal captions on both sides of an empty one are not merged.
     """
@@ -98,7 +98,7 @@ def decode_pairs(messages: NDArray[np.uint8]) -> list[tuple[list[str], list[str]
 Format = Literal["motif", "parquet"]
 FORMATS: dict[str, ModuleType] = {"motif": npy, "parquet": parquet}  # modules that read and write data and labels
 ANSWERS = "answers"  # default folder of a dataset's answers (`groundling.judges.preferences.store`)
-DESCRIPTION = "recording.json"  # file that names the world, the players and their settings
+DESCRIPTION = "recording.json"  # file that describes the world, the players and their settings
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
@@ -112,7 +112,7 @@ class Comparison:
 
 
 class Pairs(ABC):
-    """A folder with N pairs of segments of one world, opened by `groundling.judges.open_pairs`.
+    """A folder with N pairs of segments from one world, opened by `groundling.judges.open_pairs`.
 
     Attributes:
         world: The kind of world, a key of `groundling.judges.asking.questions.subjects`.

@@ -1,4 +1,4 @@
-"""Recording of text segments in rounds, so that a killed recording resumes after its last round."""
+"""Record text segments in rounds, so that an interrupted recording resumes after its last round."""
 
 import json
 import shutil
@@ -25,7 +25,7 @@ _TEXTS = TypeAdapter(list[TextSegments])
 
 
 class TextPairs(Pairs):
-    """N pairs of segments in Parquet files; ``about`` has the world, the players and their settings."""
+    """N pairs of segments in Parquet files; ``about`` contains the world, the players and their settings."""
 
     def __init__(
         self, folder: Path, texts: Sequence[TextSegments], info: Mapping[str, NDArray], about: dict[str, Any]
@@ -43,7 +43,7 @@ class TextPairs(Pairs):
             about["world"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ConfigError(
-                f'{path} does not name the world of the pairs ({error!r}): expected {{"world": "text", …}}'
+                f'{path} does not specify the world of the pairs ({error!r}): expected {{"world": "text", …}}'
             ) from error
         for key in TextSegment._fields:
             if key not in data:
@@ -60,7 +60,7 @@ class TextPairs(Pairs):
     def create(
         cls, folder: Path, texts: Sequence[TextSegments], info: Mapping[str, NDArray], about: Mapping[str, Any]
     ) -> Self:
-        """Write a new dataset into a missing or empty folder, atomically; ``about`` names the world."""
+        """Write a new dataset into a missing or empty folder, atomically; ``about`` must contain the world."""
         data: dict[str, parquet.Column] = {
             key: [(first[place], second[place]) for first, second in texts]
             for place, key in enumerate(TextSegment._fields)
@@ -140,7 +140,7 @@ class TextRecording:
 
     @property
     def missing(self) -> int:
-        """Number of segments that are still to be recorded."""
+        """Number of segments still to be recorded."""
         return max(0, 2 * self.num_pairs - len(self.segments))
 
     def add(self, segments: Sequence[Recorded]) -> None:
@@ -182,7 +182,7 @@ def check_same(folder: Path, description: Mapping[str, Any]) -> None:
     ]
     if different:
         raise ConfigError(
-            f"{folder} holds a recording with {', '.join(different)}: choose a new folder or use the same options"
+            f"{folder} contains a recording with {', '.join(different)}: choose a new folder or use the same options"
         )
 
 

@@ -2,7 +2,7 @@
 
 Any number of datasets, processes and nodes may share the folder::
 
-    STORE/questions/<hash>.json      one complete question: its text, the judge, its sampling
+    STORE/questions/<hash>.json      one complete question: its text, the judge, the sampling
     STORE/answers/<hash>/*.jsonl     its answers, one per line; each process appends to its own file
     STORE/claims/<hash>-I-of-N       lock of the process that is working on chunk I of N
     STORE/claims/writing-<hash>      lock while a process writes labels
@@ -87,7 +87,7 @@ class Store:
         return {key: shareable(value) if key == "judge" else value for key, value in self.question.items()}
 
     def read(self) -> dict[str, StoredAnswer]:
-        """Return all answers by key, without captions and replies; skip lines left incomplete by a killed process."""
+        """Return all answers by key, without captions and replies; skip incomplete lines from killed processes."""
         merged: dict[str, StoredAnswer] = {}
         for path in sorted(self._answers.glob("*.jsonl")):
             for answer in filter(None, map(_parse, lines_of(path))):

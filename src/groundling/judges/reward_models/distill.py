@@ -1,4 +1,4 @@
-"""Distillation: training a reward model on annotated pairs of segments, and evaluating it."""
+"""Distillation: train a reward model on annotated pairs of segments, and evaluate it."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -82,8 +82,8 @@ class TrainingPairs:
         """Split into training and validation pairs; all copies of a pair, in either order, are in the same split.
 
         The fraction refers to *distinct* pairs: since a few of them make up most of a dataset, a fraction of all pairs
-        would hold out every rare caption. Distinct pairs are sorted by a hash of contents and seed. The first ones are
-        held out with all their copies, except for pairs whose copies would exceed this fraction of all pairs.
+        would hold out every rare caption. Distinct pairs are sorted by a hash of their content and the seed. The first
+        ones are held out with all their copies, unless the copies would exceed this fraction of all pairs.
         """
         hashes = _content_hashes(self.captions, self.indices.numpy(), seed)
         distinct, group, counts = np.unique(hashes, return_inverse=True, return_counts=True)
@@ -142,7 +142,7 @@ def _mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def segment_scores(model: RewardModel, pairs: TrainingPairs) -> Tensor:
-    """Return scores, float32 ``(len(pairs), 2, L)``, arbitrary past a segment's end; score each caption only once."""
+    """Return scores, float32 ``(len(pairs), 2, L)``, arbitrary past a segment's end. Each caption is scored once."""
     captions, places = pairs.distinct()
     scores: Tensor = model(captions)  # (num_distinct,)
     return scores[places.to(scores.device)]
@@ -179,7 +179,7 @@ _BISECTIONS = 60
 
 
 def accuracy(margins: Tensor, targets: Tensor) -> float:
-    """Return the fraction of pairs, ignoring ties (0.5), that rewards rank correctly; equal rewards count as 1/2."""
+    """Return the fraction of pairs (without ties, 0.5) that rewards rank correctly; equal rewards count as 1/2."""
     decided = targets != 0.5
     agreeing = torch.sign(margins) * torch.sign(targets - 0.5)  # 1, 0 or -1
     return ((agreeing[decided] + 1) / 2).mean().item()
@@ -232,7 +232,7 @@ def evaluate(model: RewardModel, pairs: TrainingPairs) -> dict[str, float]:
 
 @torch.no_grad()
 def agreement(model: RewardModel, pairs: TrainingPairs) -> tuple[int, int]:
-    """Return the number of pairs or labelled captions that the model agrees with, and their total, ignoring ties."""
+    """Return how many pairs or labelled captions the model agrees with, and how many there are, ignoring ties."""
     model.eval()
     captions, places = pairs.distinct()
     rewards = model.rewards(captions)[places]  # (N, 1 or 2, L)

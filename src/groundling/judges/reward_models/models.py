@@ -43,7 +43,7 @@ class MessageNetwork(nn.Module):
     with ReLU in between. Linear layers have orthogonal initial weights and zero bias; others use PyTorch's defaults.
 
     Beyond a message's last byte (about the 80th of 256), the output of every layer becomes constant. Only the
-    positions up to that point and one more are computed; repeating the last one as needed gives the same results.
+    positions up to that point and one more are computed; the last one is repeated as needed, with the same result.
     """
 
     def __init__(self) -> None:
@@ -161,7 +161,7 @@ class CharacterRewardModel(RewardModel):
         channels: Number of channels of every convolution.
         blocks: Number of blocks; with three, the receptive field is 79 bytes.
         hidden_size: Hidden size of the MLP.
-        max_bytes: Longer captions are cut in the middle, which keeps goal and action, or the prompt and the ending.
+        max_bytes: Longer captions are cut in the middle, which keeps the goal and action, or the prompt and ending.
     """
 
     id = "characters"
@@ -270,7 +270,7 @@ class LanguageRewardModel(RewardModel):
 
     @classmethod
     def _load(cls, folder: Path, args: Mapping[str, Any]) -> Self:
-        # An adapter in the folder is loaded as well.
+        # An adapter in the folder is also loaded.
         model = cls(**{**args, "path": str(folder / _FOLDER), "lora": None})
         model.args = dict(args)
         model.head.load_state_dict(load_file(folder / WEIGHTS))
@@ -281,10 +281,10 @@ class LanguageRewardModel(RewardModel):
 class TableRewardModel(RewardModel):
     """ONI's retrieval method (arXiv 2410.23022): a caption's reward is its label, or the default if it has none.
 
-    When trained on pairs, a caption's reward is the fraction of comparisons that its segment won; ties count as 1/2.
+    After training on pairs, a caption's reward is the fraction of comparisons that its segment won; ties count as 1/2.
 
     Args:
-        default: Reward of captions outside the table; 0 in ONI.
+        default: Reward for captions that are not in the table; 0 in ONI.
     """
 
     id = "table"

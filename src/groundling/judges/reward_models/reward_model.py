@@ -49,10 +49,10 @@ class Normalization:
 
     @classmethod
     def of(cls, rewards: Tensor, counts: Tensor) -> Self:
-        """Create it from rewards of distinct captions and the captions' numbers of occurrences, ``(num_distinct,)``.
+        """Create it from the rewards of distinct captions and how often each caption occurs, ``(num_distinct,)``.
 
-        Mean and unbiased variance are computed over all occurrences, as running moments (Chan et al. 1979) that start
-        from Motif's prior (mean 0, variance 1, count 1e-4). Quantiles are over distinct captions, with interpolation.
+        The mean and unbiased variance are over all occurrences, as running moments (Chan et al. 1979) that start from
+        Motif's prior (mean 0, variance 1, count 1e-4). Quantiles are over distinct captions, with interpolation.
         """
         values, weights = rewards.double().cpu(), counts.double().cpu()
         if not values.isfinite().all():
@@ -90,7 +90,7 @@ class RewardModel(nn.Module, ABC):
         gives_labels: True if rewards are labels 0 and 1, which are not normalised.
         reads_messages: True if it reads only NetHack messages.
         args: The constructor's keyword arguments.
-        normalization: Statistics that training sets; None for labels.
+        normalization: Statistics computed during training; None for labels.
     """
 
     id: ClassVar[str]
@@ -132,7 +132,7 @@ class RewardModel(nn.Module, ABC):
 
     @property
     def version(self) -> int:
-        """A 64-bit hash of id, arguments and weights; rewards computed with a different version are out of date."""
+        """A 64-bit hash of the id, arguments and weights; rewards computed with another version are out of date."""
         if self._fingerprint is None:
             digest = hashlib.sha256(f"{self.id} {json.dumps(self.args, sort_keys=True)}".encode())
             for name, tensor in sorted(self.state_dict().items()):
@@ -146,7 +146,7 @@ class RewardModel(nn.Module, ABC):
         self._fingerprint = None
 
     def take_up(self, other: "RewardModel") -> None:
-        """Copy the weights and normalisation of a model of the same kind."""
+        """Copy the weights and normalisation from a model of the same kind."""
         self._set_state(other.state_dict())
         self.normalization = other.normalization
 
@@ -159,7 +159,7 @@ class RewardModel(nn.Module, ABC):
     def save(self, folder: Path, about: Mapping[str, Any] | None = None) -> None:
         """Write ``reward_model.safetensors`` and, last, ``reward_model.json``, which marks the model as complete.
 
-        ``about`` contains additional entries of the JSON, such as how the model was trained.
+        ``about`` contains additional entries for the JSON, such as how the model was trained.
         """
         folder.mkdir(parents=True, exist_ok=True)
         (folder / DESCRIPTION).unlink(missing_ok=True)  # its normalisation belongs to the previous weights

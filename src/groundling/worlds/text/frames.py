@@ -212,7 +212,7 @@ def sample_of(config: TextConfig, policy: Policy, episode: TextEpisode) -> dict[
     """Replay ``episode`` and return the policy's prompts and probabilities at each step, as JSON; those of a server's
     episodes are left out.
     """
-    if is_server(config.env):  # it may keep no seeds
+    if is_server(config.env):  # it may not use seeds
         return outline(episode)
     played = replay(config, episode.seed, episode.actions, episode.task)
     observations = [observation for observation, _ in played]
