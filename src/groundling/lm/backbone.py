@@ -160,7 +160,7 @@ class Backbone:
 
     @property
     def why_not_replaceable(self) -> str | None:
-        """The reason why attention cannot be replaced; None if each layer calls PyTorch's attention once per text."""
+        """Why attention cannot be replaced; None if each layer calls PyTorch's attention once per text."""
         if self.is_encoder_decoder:
             return "its encoder reads a text as a whole"
         if self.layers.others or self.layers.window:

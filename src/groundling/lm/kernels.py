@@ -160,7 +160,7 @@ def _spans(mask: Tensor | None) -> list[tuple[slice, slice]]:
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, table: Tensor) -> Tensor:
-    """Compute attention for tensors (batch, heads, length, size), without gradients; ``table`` may be too long."""
+    """Compute attention for tensors (batch, heads, length, size) without gradients; ``table`` may be oversized."""
     length, middle = query.shape[2], table.shape[1] // 2
     # Queries are reversed so that their windows form a view of the table.
     windows = table[:, middle - length + 1 : middle + length].unfold(1, length, 1)

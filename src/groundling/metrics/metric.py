@@ -101,7 +101,7 @@ class Scorer(ABC):
     compat: Literal["rl4lms"] | None = None
     """"rl4lms" reproduces RL4LMs' values, including its bugs; `docs/metrics.md` lists the differences."""
 
-    registered_id = ""  # Id under which it was created
+    registered_id = ""  # Id under which the scorer was created
     needs_references = False  # True if it uses the samples' references (and, in a `Reward`, their meta)
     required_library: ClassVar[str] = ""  # Package of the ``metrics`` extra that `check` looks for
     needs_meta: ClassVar[tuple[str, ...]] = ()  # Keys that the meta of every sample must contain

@@ -110,7 +110,7 @@ class ClassifierMetric(Metric):
             tokenizer.pad_token = tokenizer.eos_token or tokenizer.convert_ids_to_tokens(0)
         model.config.pad_token_id = tokenizer.pad_token_id
         positions = getattr(model.config, "max_position_embeddings", None)
-        if positions is not None:  # RoBERTa and similar models number positions from the padding index on
+        if positions is not None:  # RoBERTa and similar models start numbering positions after the padding index
             tables = [module for name, module in model.named_modules() if name.endswith("position_embeddings")]
             padding = [getattr(table, "padding_idx", None) for table in tables]
             positions -= max((index + 1 for index in padding if index is not None), default=0)
@@ -128,7 +128,7 @@ class LearnedReward(ClassifierMetric):
     label_ix: int | None = None
     """Index of the label."""
     label: str | int | None = None
-    """Name of the label in the config, instead of its index (5 means the label named "5"). Optional for one output."""
+    """Name of the label in the config, instead of its index (5 means label "5"). Optional if there is one output."""
     output: Output | None = None
     """"softmax" over all labels, or "sigmoid" or "logit" of the label's output. If null: "logit" for a single output
     or a regression model, "sigmoid" for a multi-label model, otherwise "softmax"."""

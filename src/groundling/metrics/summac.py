@@ -77,7 +77,7 @@ class SummaCConvolution(_SummaC):
     """SummaC-Conv with the prompt as source: a trained layer applied to each sentence's entailment histogram."""
 
     weights: str | None = None
-    """File of the trained layers: summac_conv_vitc_sent_perc_e.bin (github.com/tingofurro/summac), or safetensors."""
+    """File with the trained layers: summac_conv_vitc_sent_perc_e.bin (github.com/tingofurro/summac) or safetensors."""
 
     def check(self) -> None:
         if self.weights is None or not Path(self.weights).is_file():

@@ -19,7 +19,7 @@ from groundling.policies.policy import policies
 from groundling.policies.recurrent import RecurrentPolicy
 from groundling.runtime.devices import FastGRU, FastLinear
 
-_BUCKET = 32  # The number of distinct windows is padded to a multiple of it: CPU kernels are compiled per batch size
+_BUCKET = 32  # The number of distinct windows is padded to a multiple of 32: CPU kernels are compiled per batch size
 # Number of windows computed at once in training. With 800, each pass allocates memory and is 20% slower on a CPU.
 _CHUNK = 128
 _CACHE_SIZE = 10_000  # Maximum number of windows with cached features, 2.3 KB each

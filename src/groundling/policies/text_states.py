@@ -121,7 +121,7 @@ def read_states(lm: LanguageModel, sequences: Sequences) -> Tensor:
     # A prompt shared by several texts is read once: by the encoder, or by a causal model in one row with its texts.
     if lm.is_encoder_decoder:
         return _decode(lm, sequences).to(lm.device)
-    # With layers split over processes, each process must make the same number of passes: one.
+    # If layers are sharded over processes, all processes must make the same number of passes, which is one here.
     groups = [] if any(map(in_parts, lm.parameters())) else _groups(sequences)
     states = _read_groups(lm, sequences, groups) if groups else {}
     rest = [index for index in range(len(sequences.counts)) if index not in states]

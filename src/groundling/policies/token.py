@@ -178,7 +178,7 @@ class TokenPolicy(Policy):
         )
 
     def _values(self, sequences: Sequences, states: Tensor | None = None) -> Tensor:
-        """Return values, float32 ``(num_tokens,)``; ``states`` are the policy's, if they are already computed."""
+        """Return values, float32 ``(num_tokens,)``; ``states`` are the policy's states, if already computed."""
         if self.value_head is None:
             return torch.zeros(sum(sequences.counts), device=self.lm.device)
         if self.value_lm is not None or states is None:

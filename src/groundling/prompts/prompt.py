@@ -254,7 +254,7 @@ class PromptReader:
 
     def read(self, observation: TextObservation, prompt: str | None = None) -> str | Conversation:
         """Return an observation's prompt, built by ``prompt`` or, if None, by the prompt chosen for its episode."""
-        # Without the hash, if an env chooses tasks by the seed modulo a number, each task would always get one prompt.
+        # Without the hash, if an env chose tasks by seed modulo a number, each task would always get the same prompt.
         id = prompt or self._ids[crc32(b"%d" % observation.episode) % len(self._ids)]
         with foreign(f"prompt {id!r}"):
             reading = prompts.get(id)(observation, self._language)

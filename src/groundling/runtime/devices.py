@@ -145,7 +145,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def activated(y: Tensor, activation: str, algorithm: str = "") -> Tensor | None:
-    """Compute a linear layer and its activation (named as in oneDNN) in one kernel from the output (..., outputs).
+    """Fuse a linear layer and its activation (named as in oneDNN) into one kernel, given the layer's output.
 
     Works only in a trace, which then drops the separate layer as unused, and only for `linear`'s outputs; otherwise,
     returns None. For GPT-2 at 1,040 x 256 x 1,024, it takes 3.0 instead of 7.2 ms.

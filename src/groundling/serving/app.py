@@ -1,4 +1,4 @@
-"""The HTTP application, which limits requests and replies in OpenAI's format."""
+"""The HTTP application. It limits requests and returns replies in OpenAI's format."""
 
 import asyncio
 import itertools
@@ -24,7 +24,7 @@ _LOWEST = -9999.0  # Replaces -inf, which JSON cannot represent, as in vLLM
 
 
 def make_app(writer: Writer, name: str, token: str, hosts: Set[str] | None = None) -> Starlette:
-    """Create the application that serves a writer as model ``name``; see `AccessControl` for ``token``, ``hosts``."""
+    """Create the application that serves a writer as model ``name``; for the rest, see `AccessControl`."""
     views = _Endpoints(writer, name)
     routes = [
         Route("/health", views.health),

@@ -122,7 +122,7 @@ class TextEnvironment(Environment[TextAction, ServedObservation, State]):
         return State(step_count=self._steps, **self._options.model_dump())
 
     def get_metadata(self) -> EnvironmentMetadata:
-        about = f"A Groundling text world: reset(seed, suite); suites: {', '.join(filter(None, self._worlds))}"
+        about = f"A Groundling text world. reset accepts seed and suite: {', '.join(filter(None, self._worlds))}"
         return EnvironmentMetadata(
             name=self._worlds[None].config.env, description=about, version=groundling.__version__
         )

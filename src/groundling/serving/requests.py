@@ -1,4 +1,4 @@
-"""Requests in the format of OpenAI's API, with some of vLLM's extensions. Being untrusted, all are limited in size."""
+"""Requests in the format of OpenAI's API, with some of vLLM's extensions; all sizes are bounded (untrusted input)."""
 
 from collections.abc import Mapping
 from functools import cached_property
@@ -110,7 +110,7 @@ class CompletionRequest(_Object):
 
     @property
     def num_top(self) -> int | None:
-        """Number of most likely tokens to return with each token; None for no log-probabilities."""
+        """Number of most likely tokens to return with each token; None if log-probabilities are not requested."""
         return self.top_logprobs if self.logprobs is True else None if self.logprobs is False else self.logprobs
 
     @cached_property
@@ -129,5 +129,5 @@ def parse(body: bytes, is_chat: bool) -> CompletionRequest:
         place, message = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
         raise GroundlingError(f"{place}: {message}" if place else message) from error
     if is_chat != (request.messages is not None) or is_chat == (request.prompt is not None):
-        raise GroundlingError("/v1/chat/completions needs messages and no prompt; /v1/completions, the opposite")
+        raise GroundlingError("/v1/chat/completions needs messages and no prompt, and /v1/completions the opposite")
     return request

@@ -20,7 +20,7 @@ SETTINGS = ("args", "actions", "goal", "goal_key", "language", "step_limit")
 
 @dataclass(frozen=True)
 class ServedWorld:
-    """A world with a suite: its config, and the words to replace in everything that the agent reads."""
+    """A world with a suite applied: its config, and the words to replace in everything that the agent reads."""
 
     config: Any  # the ``world`` section
     replacements: Mapping[str, str]

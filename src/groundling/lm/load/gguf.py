@@ -1,4 +1,4 @@
-"""Load models from GGUF files, such as SmolLM2's from PyPI; each is dequantised once into the user's cache."""
+"""Load models from GGUF files (SmolLM2's is on PyPI), dequantising each file once into the user's cache."""
 
 import hashlib
 import importlib.util

@@ -143,7 +143,7 @@ def load_model(
     except Exception as error:
         if is_out_of_memory(error):
             raise GroundlingError(
-                f"the model {source.path} does not fit into the memory of {placement.device} in {dtype} "
+                f"the model {source.path} does not fit in the memory of {placement.device} in {dtype} "
                 f"({first_line(error, 120)}). Set model.dtype=bfloat16 or model.load_in_4bit=true, spread it over "
                 "GPUs with model.device_map=auto, stop other programs, or use a smaller model"
             ) from error

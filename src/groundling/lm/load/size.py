@@ -23,7 +23,7 @@ class ModelSize:
 
 
 def size_of(source: Source) -> ModelSize:
-    """Return a model's size; raise `GroundlingError` if it cannot be found."""
+    """Return a model's size; raise `GroundlingError` if the model cannot be found."""
     path = resolve(source.path)
     if (base := adapter_base(path)) is not None:
         return ModelSize(size_of(Source(base, source.revision, source.trust_remote_code)).parameters, True, True)

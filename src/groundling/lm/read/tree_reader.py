@@ -25,7 +25,7 @@ _Read = Callable[[Sequence[ScoringQuestion]], list[RowStates]]
 
 
 def num_frozen(body: nn.Module) -> int:
-    """Return the number of layers before the first one with trainable weights or adapters; 0 if embeddings train."""
+    """Count the layers before the first one with trainable weights or adapters; 0 if the embeddings are trainable."""
     layers = getattr(body, "layers", None)
     if not isinstance(layers, nn.ModuleList):
         return 0
@@ -50,7 +50,7 @@ class TreeReader:
 
     @property
     def why_not(self) -> str | None:
-        """The reason why this reader does not work for the model; None if it does. Checked once."""
+        """Why this reader does not work for the model; None if it does. Checked once."""
         if (why := self._backbone.why_not_replaceable) is not None:
             return why
         if self._is_exact is None:

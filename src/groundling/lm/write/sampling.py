@@ -147,7 +147,7 @@ def _top_k(logits: Tensor, k: int) -> Tensor:
 
 
 def _top_p(logits: Tensor, p: float, at_least: int, reached: bool = False) -> Tensor:
-    """Return a mask of the fewest top tokens whose total exceeds p or (``reached``, as in Transformers) is >= p."""
+    """Return a mask of the fewest top tokens with a total above p or, if ``reached`` (as in Transformers), >= p."""
     probabilities, order = logits.softmax(-1).sort(-1, descending=True)
     before = probabilities.cumsum(-1) - probabilities
     keep = before < p if reached else before <= p
