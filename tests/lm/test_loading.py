@@ -181,7 +181,7 @@ def test_a_sentencepiece_file_is_named_as_what_it_is(tmp_path, monkeypatch):
     """GLAM's DRRN reads such a file (spm_path): a tokenizer to convert, not a missing model."""
     file = tmp_path / "unigram_8k.model"
     file.write_bytes(b"\n\x0e\n\x05<unk>\x15\x00\x00\x00\x00\x18\x02")
-    convert = "a SentencePiece model file.*folder of its model.*spiece.model.*pip install sentencepiece.*T5Tokenizer"
+    convert = "a SentencePiece model file.*its model's folder.*spiece.model.*pip install sentencepiece.*T5Tokenizer"
     with pytest.raises(GroundlingError, match=convert):
         policies.create("drrn", tokenizer=str(file))
     folder = tmp_path / "tokenizer"
