@@ -55,7 +55,7 @@ def test_a_run_of_objects_resumes_with_the_same_call(run: gl.Run) -> None:
     assert f"path: {run.folder}/model\n" in settings and "LlamaForCausalLM" in settings
     again = _train(run.folder, steps=16)
     assert [row["step"] for row in again.metrics] == [8, 16]
-    with pytest.raises(gl.ConfigError, match=r"run/model holds other weights .* pass model='.*' to resume, or"):
+    with pytest.raises(gl.ConfigError, match=r"run/model contains weights .* pass model='.*' to resume, or"):
         _train(run.folder, model=_model(seed=1), steps=16)
 
 
@@ -83,13 +83,10 @@ def test_another_process_needs_the_env_only_to_play(run: gl.Run) -> None:
     ("changes", "message"),
     [
         ({"tokenizer": None}, r"a model object needs its tokenizer: pass tokenizer=AutoTokenizer\.from_pretrained\("),
-        (
-            {"model": torch.nn.Linear(1, 1)},
-            "model must be a folder, a hub id or a model of Transformers, got a Linear",
-        ),
-        ({"model": _model(kind=LlamaModel)}, "lacks weights of this model"),
-        ({"model": type("Mine", (LlamaForCausalLM,), {})(_model().config)}, "Mine is not a class of Transformers"),
-        ({"tokenizer": 3}, "tokenizer must be a folder, a hub id or a tokenizer of Transformers, got a int"),
+        ({"model": torch.nn.Linear(1, 1)}, "model must be a folder, a hub id or a Transformers model, got a Linear"),
+        ({"model": _model(kind=LlamaModel)}, "lacks some of this model's weights"),
+        ({"model": type("Mine", (LlamaForCausalLM,), {})(_model().config)}, "Mine is not a Transformers class"),
+        ({"tokenizer": 3}, "tokenizer must be a folder, a hub id or a Transformers tokenizer, got a int"),
         ({"world": 3}, "world must be an env id, a class"),
         ({"reward": {shortness: "much"}}, r"reward\.shortness\.coefficient must be a number"),
         (

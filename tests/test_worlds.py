@@ -132,7 +132,7 @@ _PERPLEXITY = ["policy.id=drrn", "reward.causal_perplexity.coefficient=-1"]
         ("nethack", ["policy.id=drrn"], "provides glyphs; set policy.id to one of nethack"),
         ("babyai", ["~algorithm.args", "algorithm.id=drrn"], "'drrn' is incompatible with policy 'action_scoring'"),
         ("own", ["policy.id=action_head"], "set policy.args.num_actions to the maximum"),
-        ("own", ["world.env=test/Free-v0"], "test/Free-v0 takes any text as an action and lists none; set policy.id to"),
+        ("own", ["world.env=test/Free-v0"], "test/Free-v0 accepts any text as an action and lists none; set policy.id to"),
         ("babyai", _SYMBOLIC, "world.num_steps=8 must be a multiple of policy.args.recurrence=5"),
         ("babyai", _PERPLEXITY, "reward.causal_perplexity uses the language model being trained, but policy 'drrn'"),
         ("babyai", ["model.load_in_4bit=true"], "loads weights that cannot be trained"),

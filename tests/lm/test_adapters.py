@@ -122,7 +122,7 @@ def test_an_adapter_without_a_base_model_is_refused(folder, tmp_path, base):
     trained_lora(folder).save_pretrained(tmp_path)
     file = tmp_path / "adapter_config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "base_model_name_or_path": base}))
-    message = rf"adapter_config.json does not say .*base_model_name_or_path is {re.escape(json.dumps(base))}\)"
+    message = rf"adapter_config.json does not specify .*base_model_name_or_path is {re.escape(json.dumps(base))}\)"
     with pytest.raises(GroundlingError, match=message):
         LanguageModel.from_pretrained(tmp_path)
 

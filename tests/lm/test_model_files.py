@@ -129,7 +129,7 @@ def test_a_model_of_files_elsewhere_is_refused(
     ):
         with pytest.raises(GroundlingError, match=r"outside the folder|not a regular file") as raised:
             load(model)
-        assert re.search(r"(has|names) the file \S+, which", str(raised.value)) and "\n" not in str(raised.value)
+        assert re.search(r"(contains|names) the file \S+, which", str(raised.value)) and "\n" not in str(raised.value)
 
 
 def test_an_adapter_and_a_reward_model_are_checked_too(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_an_adapter_and_a_reward_model_are_checked_too(tmp_path: Path) -> None:
     (taste / "reward_model.safetensors").unlink()
     (taste / "reward_model.safetensors").symlink_to("/dev/zero")
     for load, folder in ((LanguageModel.from_pretrained, adapter), (load_reward_model, taste)):
-        with pytest.raises(GroundlingError, match=r"has the file \w+\.safetensors, which lies outside"):
+        with pytest.raises(GroundlingError, match=r"contains the file \w+\.safetensors, which lies outside"):
             load(folder)
 
 

@@ -138,5 +138,5 @@ def test_an_adapter_of_another_model_is_refused(tmp_path: Path) -> None:
 
     file = tmp_path / "adapter" / "adapter_model.safetensors"
     save_file({name.replace("layers.0", "layers.7"): weight for name, weight in load_file(file).items()}, file)
-    with pytest.raises(GroundlingError, match=r"does not match the model it names: only one of them has model\."):
+    with pytest.raises(GroundlingError, match=r"does not match its base model: only one of them has model\."):
         LanguageModel.from_pretrained(tmp_path / "adapter")

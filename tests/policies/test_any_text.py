@@ -138,4 +138,4 @@ def test_arguments_without_effect_are_refused(env: str, words: dict[str, Any], m
 @pytest.mark.parametrize("id", ["action_scoring", "action_writing", "action_head", "drrn", "random"])
 def test_policies_that_choose_from_a_list_are_refused(id: str) -> None:
     spec = WorldSpec("Free-v0", frozenset({"words"}), "free_text")
-    assert "Free-v0 takes any text as an action and lists none" in str(policies.get(id).accepts(spec))  # type: ignore[attr-defined]
+    assert "Free-v0 accepts any text as an action and lists none" in str(policies.get(id).accepts(spec))  # type: ignore[attr-defined]

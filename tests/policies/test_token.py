@@ -180,7 +180,7 @@ def test_out_of_memory_halves_the_texts_written_at_once_and_changes_nothing_else
         assert ours.prompt == theirs.prompt and ours.length == theirs.length
         assert torch.equal(ours.sets, theirs.sets)
     fits = 0
-    with pytest.raises(RunError, match="to write one text"), pytest.warns(UserWarning):
+    with pytest.raises(RunError, match="to generate one text"), pytest.warns(UserWarning):
         policy.write(asked, numbers)
 
 

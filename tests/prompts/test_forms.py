@@ -67,8 +67,8 @@ def test_an_episode_uses_one_form_and_episodes_use_all() -> None:
     ("ids", "message"),
     [
         (["glam", "glam"], "without duplicates, got"),
-        ([], "must name 1 or more"),
-        ([["glam"]], "must name 1 or more"),
+        ([], "must list 1 or more"),
+        ([["glam"]], "must list 1 or more"),
         (["glam", "breif"], "did you mean 'brief'"),
     ],
 )

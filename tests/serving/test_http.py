@@ -60,5 +60,5 @@ def test_a_used_port_is_reported() -> None:
     with listen("127.0.0.1", 0) as one:
         assert one.proto == socket.IPPROTO_TCP  # or asyncio delays small messages
         port = one.getsockname()[1]
-        with pytest.raises(RunError, match=f"cannot use port {port} of 127.0.0.1 .*--port"):
+        with pytest.raises(RunError, match=f"cannot use port {port} on 127.0.0.1 .*--port"):
             listen("127.0.0.1", port)

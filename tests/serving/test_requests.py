@@ -32,7 +32,7 @@ def _answers_afterwards(server: Server) -> Any:
         ({"messages": _USER, "temprature": 1}, "temprature: Extra inputs are not permitted"),
         ({"messages": _USER, "temperature": float("nan")}, "temperature: Input should be a finite number"),
         ({"messages": _USER, "temperature": -1}, "temperature: Input should be greater than or equal to 0"),
-        ({"messages": _USER, "n": 65}, "n=65 asks for more than 64 texts"),
+        ({"messages": _USER, "n": 65}, "n=65 requests more than 64 texts"),
         ({"messages": _USER, "n": True}, "n: Input should be a valid integer"),
         ({"messages": _USER, "max_tokens": 0}, "max_tokens: Input should be greater than or equal to 1"),
         ({"messages": _USER, "top_logprobs": 2}, "top_logprobs has no effect"),

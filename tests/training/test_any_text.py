@@ -81,4 +81,4 @@ def test_a_policy_that_chooses_from_a_list_names_the_one_that_writes(
 ) -> None:
     words = ["train", "demo", "world.env=test/Echo-v0", "~world.args", f"run_dir={tmp_path}"]
     message = error_of(words, capsys)
-    assert "takes any text as an action and lists none; set policy.id to one of action_generating" in message
+    assert "accepts any text as an action and lists none; set policy.id to one of action_generating" in message

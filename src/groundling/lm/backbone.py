@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def _mlp(sizes: Sequence[int], bias: bool = True) -> nn.Sequential:
     if min(sizes) < 1:
-        raise GroundlingError(f"a head's layers need at least 1 unit each, got sizes {list(sizes[1:-1])}")
+        raise GroundlingError(f"each layer of a head needs at least 1 unit, got sizes {list(sizes[1:-1])}")
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise(sizes[:-1]):
         layers += [nn.Linear(inputs, outputs), nn.Sigmoid()]
@@ -46,12 +46,12 @@ class ValueHead(nn.Module):
 
     def forward(self, state: Tensor) -> Tensor:
         """Return values (num_prompts,) for states (num_prompts, hidden_size)."""
-        # Values (num_prompts, 1) would broadcast against returns (num_prompts,), as in the released GLAM trainer.
+        # The released GLAM trainer keeps shape (num_prompts, 1), which broadcasts against returns (num_prompts,).
         return self.layers(state).squeeze(-1)
 
 
 class ActionHead(nn.Module):
-    """Computes logits of a fixed set of actions without reading their text (GLAM's NPAE, action-head ablations)."""
+    """Computes logits for a fixed set of actions without reading their text (GLAM's NPAE, action-head ablations)."""
 
     def __init__(self, hidden_size: int, num_actions: int, hidden_sizes: Sequence[int] = (1024, 1024)) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class ActionHead(nn.Module):
 
 
 _FULL, _SLIDING, _CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
-# Config keys with the window or chunk size (span) of each attention type that has one.
+# Config keys that store the window or chunk size (the span) of each attention type that has one.
 _SPAN_KEYS = {_SLIDING: ("sliding_window", "window_size"), _CHUNKED: ("attention_chunk_size",)}
 
 
@@ -73,12 +73,12 @@ class Layers:
 
     spans: Mapping[str, int | None]
     """Window or chunk size of each attention type, keyed by Transformers' name; None for full attention."""
-    others: tuple[str, ...]  # Types that no attention mask describes: recurrence, convolution, compressed attention
+    others: tuple[str, ...]  # Types that no attention mask can describe: recurrence, convolution, compressed attention
 
     @classmethod
     def of(cls, config: Any) -> Self:
         config = config.get_text_config(decoder=True)
-        # Configs that do not list their layers have a single type.
+        # In models whose config does not list layer types, all layers have the same type.
         only = [kind for kind in _SPAN_KEYS if _span(config, kind)][:1] or [_FULL]
         kinds = getattr(config, "layer_types", None) or only
         spans = {kind: _span(config, kind) for kind in dict.fromkeys(kinds) if kind in (_FULL, *_SPAN_KEYS)}
@@ -91,11 +91,11 @@ class Layers:
         return min((span for span in self.spans.values() if span), default=None)
 
     def check_length(self, length: int) -> int:
-        """Return the shortest length that exceeds the same windows as ``length`` (0 if it exceeds no window)."""
+        """Return the shortest length that exceeds the same windows as ``length`` (0 if it exceeds none)."""
         return max((span + 1 for span in self.spans.values() if span and length > span), default=0)
 
     def masks(self, allowed: Tensor, rows: Tensor, columns: Tensor) -> Tensor | dict[str, Tensor]:
-        """Return the mask in the form that Transformers expects: a tensor, or a dict by attention type.
+        """Return the mask in the form that Transformers expects: a tensor, or a dict keyed by attention type.
 
         ``allowed`` is the mask for full attention, bool (batch, 1, rows, columns). ``rows`` (batch, rows) and
         ``columns`` (batch, columns) are the positions of queries and keys, int64.
@@ -121,13 +121,13 @@ def _span(config: Any, kind: str) -> int | None:
 
 
 Memory = list[tuple[Tensor, Tensor]]
-"""Keys and values of each layer, (1, heads, length, size)."""
+"""Keys and values of each layer, with shape (1, heads, length, size)."""
 
 
 class Backbone:
     """Runs a model's encoder, decoder body (including its final norm) and head, optionally compiled.
 
-    `logits` calls the model's own `forward` on the body's output, so that scaling, soft-capping and biases apply.
+    `logits` calls the model's own `forward` on the body's output, so scaling, soft-capping and biases are applied.
     """
 
     def __init__(self, model: PreTrainedModel, compiled: bool = False) -> None:
@@ -160,7 +160,7 @@ class Backbone:
 
     @property
     def why_not_replaceable(self) -> str | None:
-        """The reason why attention cannot be replaced; None if each layer calls PyTorch's attention once per text."""
+        """Why attention cannot be replaced; None if each layer calls PyTorch's attention once per text."""
         if self.is_encoder_decoder:
             return "its encoder reads a text as a whole"
         if self.layers.others or self.layers.window:
@@ -188,7 +188,7 @@ class Backbone:
     def decode(self, tokens: Tensor, states: Tensor, states_mask: Tensor, mask: Tensor | None) -> Tensor:
         """Run the decoder of an encoder-decoder on tokens (batch, rows); return final states (batch, rows, hidden).
 
-        ``states`` (batch, length, hidden) are the encoder's. ``mask`` is (batch, 1, rows, rows), or None if causal.
+        ``states`` (batch, length, hidden) is the encoder's output; ``mask`` is (batch, 1, rows, rows), None if causal.
         """
         arguments = {
             "input_ids": tokens,
@@ -228,7 +228,7 @@ class Backbone:
         return self._last_states(self.body, arguments)
 
     def remember(self, tokens: Tensor) -> Memory:
-        """Return a causal model's keys and values for a text, token ids (1, length)."""
+        """Return a causal model's keys and values for a text's token ids (1, length)."""
         cache = DynamicCache()  # also keeps tokens outside a window; masks hide them
         self.body(input_ids=tokens, past_key_values=cache, use_cache=True)
         layers: list[Any] = cache.layers
@@ -237,7 +237,7 @@ class Backbone:
     def logits(self, states: Tensor) -> Tensor:
         """Return logits (rows, vocabulary), in the model's dtype, for final hidden states (rows, hidden)."""
         # Autocast is off: in bfloat16, logits far from 0, such as GPT-2's, have rounding errors of a few tenths.
-        states = states.to(self.model.dtype)  # which autocast may have changed
+        states = states.to(self.model.dtype)  # autocast may have changed the dtype
         arguments: dict[str, Any] = {"input_ids": states.new_zeros((1, 1), dtype=torch.long), "use_cache": False}
         if self.is_encoder_decoder:
             arguments["decoder_input_ids"] = arguments.pop("input_ids")
@@ -261,15 +261,15 @@ def _last_states(part: nn.Module, arguments: Mapping[str, Any]) -> Tensor:
 
 @functools.cache
 def _compiled() -> Callable[[nn.Module, Mapping[str, Any]], Tensor]:
-    # All models of a process share this function, so a policy, value model and reference with one architecture share
-    # its graphs. There are separate graphs for encoder and decoder, with and without gradients, and for a single text.
+    # All models in a process share this function, so a policy, value model and reference with the same architecture
+    # share its graphs. Encoders, decoders, single texts, and passes with and without gradients have separate graphs.
     torch._dynamo.config.recompile_limit = 32
     return torch.compile(_last_states, dynamic=True)
 
 
 @dataclass
 class _BodyOutput:
-    """The output of a model's body, for any family: hidden states, and None for everything else."""
+    """The output of a model's body in any model family: hidden states, and None for all other fields."""
 
     last_hidden_state: Tensor
 

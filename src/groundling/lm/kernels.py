@@ -1,8 +1,8 @@
 """Faster CPU kernels for language models.
 
 T5 adds a relative position bias to its attention scores, and materialises the bias, scores and probabilities for each
-head, query and key: 400 MB each for 3,500 tokens and 8 heads. Here, without gradients, the bias is a table over the
-``2 * length - 1`` distances, and each query reads a window of it.
+head, query and key: 400 MB each for 3,500 tokens and 8 heads. Here, when gradients are disabled, the bias is a table
+of the ``2 * length - 1`` distances, and each query uses a window of this table.
 """
 
 import functools
@@ -68,7 +68,7 @@ _FASTER: dict[Any, Callable[..., Tensor | None]] = {
 
 # T5's encoder on long prompts
 
-LONG = 128  # Minimum length at which this attention is faster than T5's own
+LONG = 128  # Minimum length at which block attention is faster than T5's own attention
 
 
 def use_block_attention(model: nn.Module) -> None:
@@ -160,8 +160,8 @@ def _spans(mask: Tensor | None) -> list[tuple[slice, slice]]:
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, table: Tensor) -> Tensor:
-    """Compute attention of (batch, heads, length, size) without gradients; the table may be longer than needed."""
+    """Compute attention for tensors (batch, heads, length, size) without gradients; ``table`` may be oversized."""
     length, middle = query.shape[2], table.shape[1] // 2
-    # Queries are reversed, so that their windows are a view of the table.
+    # Queries are reversed so that their windows form a view of the table.
     windows = table[:, middle - length + 1 : middle + length].unfold(1, length, 1)
     return F.scaled_dot_product_attention(query.flip(2), key, value, attn_mask=windows[None], scale=1.0).flip(2)

@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 class LanguageModel(TransformersModel):
     """A causal or encoder-decoder language model with candidate scoring, hidden states for heads, and generation.
 
-    Dropout is always off: results do not depend on `train()` or `eval()`.
+    Dropout is always off, so results do not depend on `train()` or `eval()`.
 
     Args:
         model: A Transformers model with a language-modelling head.
         gradient_checkpointing: Recompute activations in the backward pass, which saves memory but takes more time.
         max_prompt_tokens: Truncate longer prompts to their last tokens. If None, overlong prompts raise an error.
-        add_special_tokens: Add the tokenizer's special tokens to prompts passed as strings: T5's ``</s>``, Llama's
-            ``<s>``. False raises an error if the tokenizer does not add any.
-        keep_base: Save the frozen weights with a LoRA adapter, for base models that cannot be loaded again.
+        add_special_tokens: Add the tokenizer's special tokens (such as T5's ``</s>`` or Llama's ``<s>``) to prompts
+            passed as strings. False raises an error if the tokenizer does not add any.
+        keep_base: Save the frozen weights together with a LoRA adapter, because the base model cannot be loaded again.
         compiled: Compile the forward passes used for scoring with `torch.compile`; generation is not compiled.
 
     Attributes:
@@ -52,7 +52,7 @@ class LanguageModel(TransformersModel):
 
     @cached_property
     def generator(self) -> Generator:
-        """Transformers' `generate`, with log-probabilities."""
+        """Wrapper of Transformers' `generate` that also returns log-probabilities."""
         return Generator(self.backbone, self.tokenizer, self.filler, self.start_token)
 
     def score(
@@ -87,7 +87,7 @@ class LanguageModel(TransformersModel):
         normalize: Normalize = "sum",
         compat: Literal["glam"] | None = None,
     ) -> CandidateScores:
-        """Like `score`, but return padded log-probabilities together with the prompts' states, from one pass."""
+        """Like `score`, but return padded log-probabilities and the prompts' states, both from the same pass."""
         texts, questions = self.questions(prompts, candidates)
         if not questions:
             return CandidateScores.of([], *self._no_scores)
@@ -102,20 +102,20 @@ class LanguageModel(TransformersModel):
     def score_guided(
         self, prompts: Prompts, candidates: Sequence[str] | Sequence[Sequence[str]], temperature: float = 1.0
     ) -> CandidateScores:
-        """Return the log-probabilities with which guided decoding generates each candidate.
+        """Return the log-probability with which guided decoding generates each candidate.
 
         Only tokens that continue one of the prompt's candidates are allowed (see `groundling.lm.read.guided`), so each
         prompt's probabilities sum to 1. The pass is shorter than that of `score_candidates`, because the tokens after
-        a candidate's last choice have probability 1. Candidates with the same tokens share their probability.
+        a candidate's last choice have probability 1. Candidates with the same tokens share one probability equally.
 
         Args:
             prompts: See `score`.
-            candidates: See `score`. An empty candidate is an empty text. A candidate that is a prefix of another one
-                ends with any of the model's `end_tokens`, whose probabilities are summed.
+            candidates: See `score`. An empty candidate means an empty text. A candidate that is a prefix of another
+                one can end with any of the model's `end_tokens`, whose probabilities are summed.
             temperature: Divides the logits.
 
         Raises:
-            GroundlingError: See `score`; also if the model has no end token.
+            GroundlingError: See `score`. Also raised if the model has no end token.
         """
         if not self.end_tokens.ids:
             raise GroundlingError(
@@ -149,8 +149,8 @@ class LanguageModel(TransformersModel):
     def keeping(self) -> Iterator[None]:
         """Within this context and without gradients, read only the new tokens of prompts that continue earlier ones.
 
-        The weights must not change. The keys and values of the latest prompts are kept, for as many prompts as the
-        largest call had. For encoder-decoders, the encoder states of the last `read` call's prompts are kept.
+        The weights must not change. Keys and values are kept for the latest prompts, up to the number of prompts in
+        the largest call. For encoder-decoders, the encoder states of the last `read` call's prompts are kept.
         """
         with self._scorer.keeping():
             yield
@@ -170,7 +170,7 @@ class LanguageModel(TransformersModel):
                 `end_tokens` unless `eos_token_id` or a `generation_config` is passed.
 
         Returns:
-            One `Generation`, or `num_return_sequences` of them, for each prompt in order.
+            One `Generation` per prompt, or `num_return_sequences` of them, in the order of the prompts.
 
         Raises:
             GroundlingError: A prompt and its new tokens exceed the model's context length.
@@ -204,7 +204,7 @@ Among = tuple[int, ...] | None  # The tokens that could be chosen; None for the 
 
 def states_after(lm: LanguageModel, prompts: Sequence[Tokens], answers: Sequence[Tokens]) -> Tensor:
     """Return the states that predict each answer's next token, (num_prompts, hidden), on the model's device."""
-    # Within `LanguageModel.keeping` only new tokens are read, and a prompt is encoded once.
+    # Within `LanguageModel.keeping`, only new tokens are read, and each prompt is encoded once.
     if lm.is_encoder_decoder:  # a candidate's last token is predicted, never read
         questions = [_question(prompt, [*ids, 0]) for prompt, ids in zip(prompts, answers, strict=True)]
         states = [one.rows[one.targets[0, -1]] for one in lm.read(questions)]
@@ -227,7 +227,7 @@ def answer_states(lm: LanguageModel, prompts: Sequence[Tokens], answers: Sequenc
 
 def log_probs_among(logits: Tensor, among: Sequence[Among], temperature: float, ends: Sequence[int] = ()) -> Tensor:
     """Return log-probabilities (num_tokens, vocabulary) over the allowed tokens; -inf for all others."""
-    # An allowed end token (one of ``ends``) gets the total probability of all end tokens.
+    # An allowed end token (one of ``ends``) is assigned the total probability of all end tokens.
     rows = [row for row, ids in enumerate(among) if ids is not None]
     places = [(row, token) for row in rows for token in among[row] or ()]
     ending = [(row, token) for row, token in places if token in ends]

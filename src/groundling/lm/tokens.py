@@ -47,7 +47,7 @@ class ModelTokens:
 
     @property
     def room(self) -> int | None:
-        """Maximum number of prompt tokens, as set or such that an answer fits; None if unlimited."""
+        """Maximum number of prompt tokens, as configured or so as to leave room for an answer; None if unlimited."""
         if self.max_prompt_tokens is not None or self.max_positions is None:
             return self.max_prompt_tokens
         return self.max_positions - min(_ROOM_TO_ANSWER, self.max_positions // 4)
@@ -118,7 +118,7 @@ class ModelTokens:
         return [len(tokens) for tokens in self._encode_texts(prompts, True)]
 
     def candidate_tokens(self, texts: Sequence[str], answers: bool = False) -> list[list[int]]:
-        """Return token ids of strings that follow a prompt, without special tokens.
+        """Return the token ids of strings that follow a prompt, without special tokens.
 
         With ``answers``, they are tokenized as continuations of the chat template's text, except for encoder-decoders.
         """
@@ -130,7 +130,7 @@ class ModelTokens:
         return tokens
 
     def _encode_texts(self, texts: Sequence[str], prompts: bool) -> list[list[int]]:
-        """Tokenize strings with the cache."""
+        """Tokenize strings, using the cache."""
         new = [text for text in dict.fromkeys(texts) if (text, prompts) not in self._known]
         if new and self._num_known > _MAX_REMEMBERED:
             self._known, self._num_known, new = {}, 0, list(dict.fromkeys(texts))
@@ -154,7 +154,7 @@ class ModelTokens:
         if not self._has_cut:
             self._has_cut = True
             warnings.warn(
-                f"a prompt of {len(ids)} tokens is cut to its last {limit}, as are all longer prompts: its "
+                f"a prompt of {len(ids)} tokens is truncated to its last {limit}, as are all longer prompts: its "
                 "beginning, such as the world's goal and actions, is not read. Raise model.max_prompt_tokens, or "
                 "shorten prompts with world.history or policy.args.prompt",
                 stacklevel=2,
@@ -184,7 +184,7 @@ def growing(prompts: Prompts) -> bool:
 
 def indistinguishable(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[list[str]]:
     """Return groups of different strings that have the same token ids, in the order of ``texts``."""
-    # Tokenizers encode unknown characters (for T5, ``{`` and ``}``) as one token, and some drop case or accents.
+    # Tokenizers encode all unknown characters (for T5, ``{`` and ``}``) as the same token; some drop case or accents.
     distinct = list(dict.fromkeys(texts))
     groups: dict[tuple[int, ...], list[str]] = {}
     if distinct:

@@ -65,8 +65,8 @@ class TransformersModel(ModelTokens, nn.Module):
         size = embeddings.weight.shape[0]
         if tokenizer.vocab_size > size:  # added tokens may never occur
             raise GroundlingError(
-                f"the tokenizer has {tokenizer.vocab_size:,} tokens, but the model only reads {size:,}: use the model's "
-                f"own tokenizer, or call model.resize_token_embeddings({tokenizer.vocab_size}) and train the new ones"
+                f"the tokenizer has {tokenizer.vocab_size:,} tokens, but the model has only {size:,}: use the model's "
+                f"own, or call model.resize_token_embeddings({tokenizer.vocab_size}) and train the new embeddings"
             )
         switch_dropout_off(model)
         fuse_activations(model)
@@ -134,7 +134,7 @@ class TransformersModel(ModelTokens, nn.Module):
             lora: Keyword arguments of `peft.LoraConfig`; the rest of the model is frozen. Needs the `lora` extra.
             gradient_checkpointing: Recompute activations in the backward pass, which saves memory but takes more time.
             attention: Transformers' `attn_implementation`. If None, "eager" for T5 on CPUs, otherwise the default.
-            tokenizer: Folder, hub id or starter model whose tokenizer is used. If None, the model's own is used.
+            tokenizer: Folder, hub id or starter model whose tokenizer is used. If None, it is the model's own.
             revision: Revision of a hub model.
             trust_remote_code: Allow a hub model to run its own code.
             max_prompt_tokens: Truncate longer prompts to their last tokens. If None, overlong prompts raise an error.
@@ -178,7 +178,7 @@ class TransformersModel(ModelTokens, nn.Module):
         )
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Save the weights (safetensors; with LoRA, those of the adapter), the config and the tokenizer.
+        """Save the weights as safetensors (with LoRA, only the adapter's), the config and the tokenizer.
 
         `from_pretrained(folder)` loads the same model, and so do Transformers' Auto classes. An adapter's base weights
         are loaded from their original source, or saved with the adapter if `init` was not "pretrained".
@@ -245,7 +245,7 @@ class TransformersModel(ModelTokens, nn.Module):
             if module is self.model or hasattr(module, "gradient_checkpointing"):
                 module.training = training
             if type(module).__name__ == "Linear4bit":
-                module.train()  # in evaluation mode, bitsandbytes repacks weights on CPUs and has no gradients
+                module.train()  # in evaluation mode, bitsandbytes repacks weights on CPUs, without gradients
 
     @contextmanager
     def caching(self) -> Iterator[None]:
@@ -260,7 +260,7 @@ class TransformersModel(ModelTokens, nn.Module):
             self._set_mode(True)
 
     def autocast(self) -> torch.autocast:
-        """Return a bfloat16 autocast context; it is disabled if unsupported, and on CPUs, where it is much slower."""
+        """Return a bfloat16 autocast context, disabled if unsupported and on CPUs, where bfloat16 is much slower."""
         device = self.device.type
         supported = getattr(torch.get_device_module(device), "is_bf16_supported", None)
         enabled = device != "cpu" and supported is not None and supported()
@@ -269,7 +269,7 @@ class TransformersModel(ModelTokens, nn.Module):
 
 def _max_positions(config: Any) -> int | None:
     """Return a model's context length; with longrope (arXiv 2402.13753), the length before its extension."""
-    # Beyond it, longrope encodes all positions differently, so no single pass gives the probability of a text.
+    # Beyond this length, longrope encodes all positions differently, so no single pass yields a text's probability.
     given = getattr(config, "rope_parameters", None) or {}
     limits: list[int | None] = [getattr(config, "max_position_embeddings", None)]
     for part in (given, *(one for one in given.values() if isinstance(one, Mapping))):  # for each layer type

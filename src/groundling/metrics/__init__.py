@@ -1,6 +1,6 @@
 """Text metrics, most of which wrap existing libraries; `docs/metrics.md` lists all ids.
 
-`create(id, **args).compute(prompts, generations, references, meta=None)` returns a dict of `MetricResult` by name.
+`create(id, **args).compute(prompts, generations, references, meta=None)` returns a dict from names to `MetricResult`s.
 Libraries, data and models are loaded on first use.
 """
 

@@ -40,8 +40,8 @@ Frequencies = tuple[Counter[tuple[str, ...]], int]  # Document counts by n-gram,
 @dataclass(kw_only=True)
 class Bleu(LexicalMetric):
     """Unsmoothed BLEU-4 on whitespace-separated words, as in TensorFlow's translation example.
-    The shortest reference sets the reference length. If all generations or all references are empty, BLEU is 0 (NaN
-    with ``compat``). For reporting, use `sacre_bleu` instead.
+    The reference length is that of the shortest reference. If all generations or all references are empty, BLEU is 0
+    (NaN with ``compat``). For reporting, use `sacre_bleu` instead.
     """
 
     needs_references = True
@@ -83,7 +83,7 @@ class SacreBleuMetric(LexicalMetric):
         except (AssertionError, KeyError, ValueError, RuntimeError, ImportError) as error:
             # A missing tokenizer raises one of the last two.
             raise ConfigError(f"sacrebleu rejects {options}: {error or type(error).__name__}") from error
-        # sacrebleu takes one list of all first references, one of all second references, and so on.
+        # sacrebleu expects one list of all first references, one of all second references, etc.
         score = scorer.corpus_score(list(generations), list(itertools.zip_longest(*references)))
         return {self.figure: MetricResult(float(score.score / 100))}
 
@@ -91,7 +91,7 @@ class SacreBleuMetric(LexicalMetric):
 @metrics.register("sacre_bleu")
 @dataclass(kw_only=True)
 class SacreBleu(SacreBleuMetric):
-    """BLEU as computed by sacrebleu (Post 2018). Use this one for reporting."""
+    """BLEU as computed by sacrebleu (Post 2018). Use this metric for reporting."""
 
     tokenize: str | None = None
     """sacrebleu's tokenizer ("13a", "intl", "zh", "char", …). If null, scripts without spaces are split into
@@ -113,7 +113,7 @@ class SacreBleu(SacreBleuMetric):
 @metrics.register("ter")
 @dataclass(kw_only=True)
 class Ter(SacreBleuMetric):
-    """Translation edit rate (Snover et al. 2006): edits per reference word; 0 is best. As a reward it is 1 - TER."""
+    """Translation edit rate (Snover et al. 2006): edits per reference word; 0 is best. As a reward, it is 1 - TER."""
 
     normalized: bool = False
     no_punct: bool = False
@@ -161,16 +161,16 @@ class BleuTotto(SacreBleuMetric):
 
 _SIGMA = 6.0
 _SCALE = 10.0
-_MOST_DOCUMENTS = 20_000  # In larger splits only every k-th sample is counted, to save memory
+_MOST_DOCUMENTS = 20_000  # In larger splits, only every k-th sample is counted, to save memory
 
 
 @metrics.register("cider")
 @dataclass(kw_only=True)
 class Cider(LexicalMetric):
     """CIDEr-D on spaCy tokens: cosine similarity of n-gram vectors weighted by inverse document frequency, times 10.
-    The references of one prompt form a document. Frequencies come from ``corpus`` if set, else from the split of the
-    run's pool, else from the samples measured together. With ``compat``, only these samples are used; if a prompt
-    repeats, only its last sample is counted, and a single prompt scores 0.
+    The references of one prompt form a document. Frequencies are computed from ``corpus`` if set, else from the split
+    of the run's pool, else from the samples measured together. With ``compat``, only these samples are used; if a
+    prompt repeats, only its last sample is counted, and a single prompt scores 0.
     """
 
     corpus: References | None = None
@@ -188,7 +188,7 @@ class Cider(LexicalMetric):
             raise ConfigError(f"corpus needs references of at least two prompts, [[…], …], got {self.corpus!r:.80}")
 
     def read_corpus(self, samples: Sequence[Sample]) -> None:
-        """Take document frequencies from a split unless ``corpus`` is set; they are counted on first use."""
+        """Use a split's document frequencies, counted on first use, unless ``corpus`` is set."""
         self._split, self._counted = samples, None
 
     def measure(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> Figures:
@@ -197,7 +197,7 @@ class Cider(LexicalMetric):
         documents = list(zip(prompts, map(tuple, references), strict=True))
         frequencies = _frequencies([documents[i] for i in kept]) if self.compat else self._frequencies(documents)
         if self.compat and not frequencies[0]:
-            raise RunError(f"with compat={self.compat} Cider needs at least one non-empty reference")
+            raise RunError(f"with compat={self.compat}, Cider needs at least one non-empty reference")
         scores = []
         for i in kept:
             written, given = _word_ngrams(generations[i]), map(_word_ngrams, references[i])
@@ -249,7 +249,7 @@ def _spacy() -> Any:
 
 def _similarity(written: Ngrams, reference: Ngrams, frequencies: Frequencies) -> float:
     """Return 10 times the mean clipped cosine for n = 1 to 4, damped by length differences (CIDEr-D, section 6).
-    Because of the clipping, repeating an n-gram more often than the reference does not raise the score.
+    The clipping ensures that repeating an n-gram more often than in the reference does not raise the score.
     """
     counts, num_documents = frequencies
     total = 0.0
@@ -269,7 +269,7 @@ def _similarity(written: Ngrams, reference: Ngrams, frequencies: Frequencies) ->
 @dataclass(kw_only=True)
 class Spice(Metric):
     """SPICE from pycocoevalcap: F-score between the scene graphs of generation and references. Requires Java.
-    Stanford CoreNLP is downloaded on first use. Texts that have letters but none from a to z raise an error.
+    Stanford CoreNLP is downloaded on first use. Texts that contain letters, but none from a to z, raise an error.
     """
 
     needs_references = True
@@ -283,7 +283,7 @@ class Spice(Metric):
     def measure(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> Figures:
         for text in (text for texts in (generations, *references) for text in texts):
             if any(map(str.isalpha, text)) and not re.search("[a-zA-Z]", text):
-                raise RunError(f"SPICE only parses English and found no words in {text[:60]!r}: use a different one")
+                raise RunError(f"SPICE only parses English and found no words in {text[:60]!r}: use another metric")
         self.check()
         from pycocoevalcap.spice.spice import Spice as Scorer
 

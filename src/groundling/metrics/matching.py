@@ -47,7 +47,7 @@ class _RougeMetric(LexicalMetric):
         texts = [*generations, *(text for given in references for text in given)]
         if any(c.isalpha() and not c.isascii() for text in texts for c in text.lower()):
             warnings.warn(
-                f"with compat={self.compat} {self.name} drops letters other than a to z, which these texts contain: "
+                f"with compat={self.compat}, {self.name} drops letters other than a to z, which these texts contain: "
                 "remove compat to keep them",
                 stacklevel=3,
             )
@@ -56,13 +56,13 @@ class _RougeMetric(LexicalMetric):
 @metrics.register("rouge")
 @dataclass(kw_only=True)
 class Rouge(_RougeMetric):
-    """F-measures from the rouge-score library with stemming, each for its best reference.
+    """F-measures from the rouge-score library with stemming, each computed for the best reference.
     With ``compat``, as in the original, several references are scored as one string, ``str(references)``, and the
     corpus value is the median of 1000 bootstrap samples instead of the mean.
     """
 
     use_single_ref: bool | None = None
-    """If true, use only the first reference; if false, use all. If null, use all, or the first with ``compat``."""
+    """If true, use only the first reference; if false, use all. If null, use all (only the first with ``compat``)."""
 
     required_library = "rouge_score"
 

@@ -25,7 +25,7 @@ def check_library(name: str) -> None:
 
 
 def library(module: str) -> Any:
-    """Import a module of a package that `check_library` has checked."""
+    """Check a module's package with `check_library`, and import the module."""
     check_library(module.partition(".")[0])
     return importlib.import_module(module)
 
@@ -91,23 +91,23 @@ class MetricResult:
     sentences: list[float] | None = None  # One per sample; None if defined only for a corpus
 
 
-Figures = dict[str, MetricResult]  # Results by the names under which they are logged
+Figures = dict[str, MetricResult]  # Results, keyed by the names under which they are logged
 
 
 @dataclass(kw_only=True)
 class Scorer(ABC):
-    """Scores generated texts. `compute` returns metrics; calling the object, or `at_tokens`, returns rewards."""
+    """Scores generated texts. `compute` returns metrics; calling the object or `at_tokens` returns rewards."""
 
     compat: Literal["rl4lms"] | None = None
     """"rl4lms" reproduces RL4LMs' values, including its bugs; `docs/metrics.md` lists the differences."""
 
-    registered_id = ""  # Id under which it was created
+    registered_id = ""  # Id under which the scorer was created
     needs_references = False  # True if it uses the samples' references (and, in a `Reward`, their meta)
     required_library: ClassVar[str] = ""  # Package of the ``metrics`` extra that `check` looks for
-    needs_meta: ClassVar[tuple[str, ...]] = ()  # Keys that the meta of every sample must have
+    needs_meta: ClassVar[tuple[str, ...]] = ()  # Keys that the meta of every sample must contain
     by_sample = True
     """True if a sample's score is independent of other samples; if not, the main process scores all of them."""
-    per_token = False  # True if `at_tokens` scores every token; otherwise only the last one gets a score
+    per_token = False  # True if `at_tokens` scores every token; otherwise, only the last one is scored
 
     @property
     def name(self) -> str:
@@ -183,7 +183,7 @@ class Scorer(ABC):
         """Compute statistics over all samples of a split, some of which are scored later."""
 
     def figures(self) -> dict[str, int]:
-        """Return counts to log, such as the requests that failed."""
+        """Return counts to log, such as the number of failed requests."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:
@@ -242,14 +242,14 @@ class RewardOptions:
 class Metric(Scorer):
     """Computes one or more named values for generations. Subclasses implement `measure`.
 
-    `needs_references` and `needs_meta` declare what every sample must have.
+    `needs_references` and `needs_meta` declare what every sample must contain.
     """
 
     reward_options = RewardOptions()
 
     @abstractmethod
     def measure(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> Figures:
-        """Compute the metric of samples that have already been checked."""
+        """Compute the metric for samples that have already been checked."""
 
     def figure_names(self) -> Collection[str]:
         """Return the names of the metric's values if it has several, without measuring anything."""
@@ -266,7 +266,7 @@ class Metric(Scorer):
         return self.measure(prompts, generations, references, meta)
 
     def score(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> list[float]:
-        """Return each sample's scaled value; a metric that is defined only for a corpus scores each sample alone."""
+        """Return each sample's scaled value; metrics defined only for a corpus score each sample separately."""
         figures = self.compute(prompts, generations, references, meta)
         key = self.check_key(figures)
         scores = figures[key].sentences
@@ -309,7 +309,7 @@ class LexicalMetric(Metric):
         """Warn if texts that are not split into characters contain unspaced scripts."""
         if self.compat and any(c.isalpha() and stands_apart(c) for text in generations for c in text):
             warnings.warn(
-                f"with compat={self.compat} {self.name} treats a run of Chinese, Japanese, Thai, … characters as one "
+                f"with compat={self.compat}, {self.name} treats a run of Chinese, Japanese, Thai, … characters as one "
                 "word, as the original does: remove compat to count characters",
                 stacklevel=3,
             )

@@ -32,7 +32,7 @@ from groundling.runtime.devices import find_device
 if TYPE_CHECKING:
     from groundling.lm import LanguageModel
 
-END_OF_UTTERANCE = "<EOU>"  # Follows each utterance in the prompt of a dialogue
+END_OF_UTTERANCE = "<EOU>"  # Follows each utterance in a dialogue prompt
 ACTS = ("inform", "question", "directive", "commissive")  # DailyDialog's acts 1 to 4
 Output = Literal["softmax", "sigmoid", "logit"]
 
@@ -110,7 +110,7 @@ class ClassifierMetric(Metric):
             tokenizer.pad_token = tokenizer.eos_token or tokenizer.convert_ids_to_tokens(0)
         model.config.pad_token_id = tokenizer.pad_token_id
         positions = getattr(model.config, "max_position_embeddings", None)
-        if positions is not None:  # RoBERTa and similar models number positions from the padding index on
+        if positions is not None:  # RoBERTa and similar models start numbering positions after the padding index
             tables = [module for name, module in model.named_modules() if name.endswith("position_embeddings")]
             padding = [getattr(table, "padding_idx", None) for table in tables]
             positions -= max((index + 1 for index in padding if index is not None), default=0)
@@ -121,14 +121,14 @@ class ClassifierMetric(Metric):
 @metrics.register("learned_reward")
 @dataclass(kw_only=True)
 class LearnedReward(ClassifierMetric):
-    """A sequence classifier's output for a label, given prompt and generation (IMDB: P(positive sentiment)).
+    """A sequence classifier's output for a label, given prompt and generation (for IMDB, P(positive sentiment)).
     For a model with one output, this is the logit. With ``compat``, it is the softmax, which is 1 for one output.
     """
 
     label_ix: int | None = None
     """Index of the label."""
     label: str | int | None = None
-    """Name of the label in the config, instead of its index (5 is the label named "5"). Optional with one output."""
+    """Name of the label in the config, instead of its index (5 means label "5"). Optional if there is one output."""
     output: Output | None = None
     """"softmax" over all labels, or "sigmoid" or "logit" of the label's output. If null: "logit" for a single output
     or a regression model, "sigmoid" for a multi-label model, otherwise "softmax"."""
@@ -137,7 +137,7 @@ class LearnedReward(ClassifierMetric):
 
     def __post_init__(self) -> None:
         if self.compat and self.output not in (None, "softmax"):
-            raise ConfigError(f"with compat={self.compat} output is always softmax: remove output={self.output}")
+            raise ConfigError(f"with compat={self.compat}, output is always softmax: remove output={self.output}")
         if self.label is not None and self.label_ix is not None:
             raise ConfigError(f"set label={self.label!r} or label_ix={self.label_ix}, not both")
 
@@ -168,7 +168,7 @@ class LearnedReward(ClassifierMetric):
         if self.compat:
             if single:
                 warnings.warn(
-                    f"with compat={self.compat} learned_reward is 1 for every text: remove compat", stacklevel=2
+                    f"with compat={self.compat}, learned_reward is 1 for every text: remove compat", stacklevel=2
                 )
             return index, "softmax"
         if single and self.output == "softmax":
@@ -182,7 +182,7 @@ class LearnedReward(ClassifierMetric):
 @metrics.register("intent_accuracy")
 @dataclass(kw_only=True)
 class IntentAccuracy(ClassifierMetric):
-    """1 if a classifier assigns the dialogue act ``meta["intent"]`` (DailyDialog's, 1 to 4) to an answer, else 0.
+    """1 if a classifier assigns the dialogue act ``meta["intent"]`` (1 to 4, from DailyDialog) to an answer, else 0.
     The classifier reads the prompt's last utterance and the answer. Labels are matched to `ACTS` by name or by order.
     """
 
@@ -192,7 +192,7 @@ class IntentAccuracy(ClassifierMetric):
 
     def check(self) -> None:
         if self.config.num_labels < 2:
-            raise ConfigError(f"{self.model_name} has one output and cannot distinguish intents: use a different one")
+            raise ConfigError(f"{self.model_name} has one output and cannot distinguish intents: use another model")
 
     def measure(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> Figures:
         self.check()
@@ -251,11 +251,11 @@ class BertScore(Metric):
     """BERTScore (Zhang et al. 2020) from the bert-score library: F1 for the best reference; 0 if a text is empty."""
 
     language: str = "en"
-    """Determines the default model: roberta-large for English, bert-base-multilingual-cased for most others."""
+    """Determines the default model: roberta-large for English, mostly bert-base-multilingual-cased for others."""
     model_name: str | None = None
-    """Folder or hub id of the model to use instead."""
+    """Folder or hub id of a model to use instead of the default."""
     num_layers: int | None = None
-    """Layer of the embeddings; required for a ``model_name`` unknown to bert-score."""
+    """Layer whose embeddings are compared; required for a ``model_name`` unknown to bert-score."""
     batch_size: Annotated[int, Ge(1)] = 64
     device: str = "auto"
 
@@ -300,11 +300,11 @@ class BertScore(Metric):
 class CausalPerplexity(Metric):
     """Perplexity of a causal language model on all references, joined by blank lines.
     The text is read in windows of ``width`` tokens that start every ``stride`` tokens; each token is predicted once.
-    With ``compat`` the mean of the first window is weighted by one token too many, as in the original.
+    With ``compat``, the mean of the first window is weighted by one token too many, as in the original.
     """
 
     lm: Annotated["LanguageModel | str", Provided("lm", settable=str)] = field(repr=False)
-    """The language model under training, or the folder or hub id of a different one."""
+    """The language model being trained, or the folder or hub id of a different one."""
     stride: Annotated[int, Ge(1)] = 512
     """Tokens between the starts of windows; smaller values give each token more context but cost more."""
     width: Annotated[int, Ge(2)] = 1024

@@ -37,7 +37,7 @@ class Parent(LexicalMetric):
     """
 
     lambda_weight: Annotated[float | None, Ge(0), Le(1)] = None
-    """Weight of the table in recall. If null, the share of the table that the reference omits is used."""
+    """Weight of the table in recall. If null, the share of the table that the reference omits."""
     smoothing: Annotated[float, Gt(0)] = 1e-5
     """Replaces a precision or recall of 0, except for the precision of single words."""
 
@@ -84,7 +84,7 @@ def _words(text: str) -> Words:
 
 
 def _overlap(ngram: Words, in_table: set[str]) -> float:
-    """Share of the n-gram's words that are in the table: the probability that the table entails it (equation 3)."""
+    """Share of the n-gram's words that are in the table: the probability that the table entails them (equation 3)."""
     return sum(word in in_table for word in ngram) / len(ngram)
 
 

@@ -59,7 +59,7 @@ class _SummaC(ClassifierMetric):
 @dataclass(kw_only=True)
 class SummaCZeroShot(_SummaC):
     """SummaC-ZS with the prompt as source: mean of entailment minus contradiction over the generated sentences.
-    Both are maxima over the source's sentences. A text with no sentence of more than ten characters scores 0.
+    Both are maxima over the source's sentences. A text without sentences of more than ten characters scores 0.
     """
 
     def measure(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> Figures:
@@ -77,7 +77,7 @@ class SummaCConvolution(_SummaC):
     """SummaC-Conv with the prompt as source: a trained layer applied to each sentence's entailment histogram."""
 
     weights: str | None = None
-    """The trained layers: summac_conv_vitc_sent_perc_e.bin from github.com/tingofurro/summac, or as safetensors."""
+    """File with the trained layers: summac_conv_vitc_sent_perc_e.bin (github.com/tingofurro/summac) or safetensors."""
 
     def check(self) -> None:
         if self.weights is None or not Path(self.weights).is_file():

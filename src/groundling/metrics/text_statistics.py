@@ -34,12 +34,12 @@ _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 @metrics.register("diversity")
 @dataclass(kw_only=True)
 class Diversity(LexicalMetric):
-    """Vocabulary, distinct n-grams, entropies and lengths of lowercased words, with and without punctuation.
+    """Vocabulary, distinct n-grams, entropies and text lengths in lowercased words, with and without punctuation.
     From GEM (Gehrmann et al. 2021, arXiv 2102.01672).
     """
 
     window_size: Annotated[int, Ge(1)] = 100
-    """Words per segment of the mean segmental type-token ratio (MSTTR); NaN for shorter texts."""
+    """Words per segment of the mean segmental type-token ratio (MSTTR), which is NaN for shorter texts."""
 
     required_library = "nltk"
 

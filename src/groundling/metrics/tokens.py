@@ -22,8 +22,8 @@ _SHARED_PUNCTUATION = range(0x2000, 0x2070)  # Quotes and dashes also used in La
 
 def spaced(text: str) -> str:
     """Put spaces around each character of unspaced scripts, and around punctuation of non-Latin scripts. Splitting the
-    result at spaces gives words; in Chinese, Japanese, Thai, Lao, Khmer, Myanmar, Tibetan, … words are characters with
-    their combining marks and joiners. A zero-width space becomes a space. Latin text is only normalised (NFC).
+    result at spaces yields words; in Chinese, Japanese, Thai, Lao, Khmer, Myanmar, Tibetan, …, words are characters
+    with their combining marks and joiners. A zero-width space becomes a space. Latin text is only normalised (NFC).
     """
     if text.isascii():
         return text
@@ -72,7 +72,7 @@ def _alphanumeric(character: str) -> str:
 
 
 SENTENCE_END = re.compile(r"(?<=[.!?؟۔।॥])\s+|(?<=[。！？])\s*(?=[^\s」』”’）])")
-"""Matches the end of a sentence; in Chinese and Japanese no space follows it."""
+"""Matches the end of a sentence; in Chinese and Japanese, it is not followed by a space."""
 _SUMMARY_SENTENCES = 3
 
 post_processors: Registry[str] = Registry("post-processor")

@@ -25,11 +25,11 @@ class ActionWritingPolicy(ActionTextPolicy):
     """π(a | prompt) = Π_t P(a_t | prompt, a_<t, admissible continuations): guided decoding.
 
     At each step, only tokens that continue an admissible action are allowed, with renormalised probabilities
-    (Outlines, arXiv 2307.09702; the trie is GENRE's, arXiv 2010.00904). An action that is a prefix of another ("go" of
-    "go left") ends with any of the model's end tokens; their probabilities are summed. Actions with equal tokens share
-    their probability. One pass gives the probabilities of all actions (`LanguageModel.score_guided`).
+    (Outlines, arXiv 2307.09702; the trie is GENRE's, arXiv 2010.00904). An action that is a prefix of another (such as
+    "go" and "go left") can end with any of the model's end tokens; their probabilities are summed. Actions with equal
+    tokens share one probability. One pass computes the probabilities of all actions (`LanguageModel.score_guided`).
 
-    ``action_scoring`` takes a softmax over whole actions instead, which gives a different distribution
+    ``action_scoring`` applies a softmax to whole actions instead, which yields a different distribution
     (Grammar-Aligned Decoding, arXiv 2405.21047). Here, tokens without an alternative do not lower an action's
     probability: with "wait" and three actions that start with "take", the first choice is between two tokens.
     """
@@ -51,27 +51,27 @@ class ActionGeneratingPolicy(ActionWritingPolicy):
 
     If ``guided``, only continuations of admissible actions are allowed, as in ``action_writing``, with the same
     probabilities if there is no thought. Otherwise, the action is generated without constraints, up to an end token, a
-    line break, or ``max_action_tokens``. It is valid if it has the tokens of an admissible action, or matches one
-    except for case, whitespace and surrounding punctuation (see `find_action`). Invalid answers are replaced by
+    line break, or ``max_action_tokens``. It is valid if its tokens are those of an admissible action, or if it matches
+    one up to case, whitespace and surrounding punctuation (see `find_action`). Invalid answers are replaced with
     ``invalid_action``; their rate is logged as ``invalid_actions``.
 
-    Where any text is an action, the env gets everything that is generated after the thought, of any number of lines,
-    up to an end token, a ``stop`` string, or ``max_action_tokens``; whitespace around it is removed.
+    Where any text is an action, the env receives everything generated after the thought, which may span several lines,
+    up to an end token, a ``stop`` string, or ``max_action_tokens``. Surrounding whitespace is removed.
 
     Log-probabilities are those of the sampling distribution, after temperature and guidance; they are 0 for inserted
     tokens. Prompts contain past actions as the env records them, but no past thoughts.
 
-    If several actions have the generated tokens, one is sampled uniformly. Its probability is included in
-    `Action.log_probs` but not in the log-probabilities of tokens. Actions cloned from a dataset have no thoughts.
+    If several actions match the generated tokens, one is sampled uniformly. Its probability is included in
+    `Action.log_probs`, but not in the log-probabilities of tokens. Actions cloned from a dataset have no thoughts.
 
     Args:
         lm, reference, prompt, language, replacements, system: See `ActionTextPolicy`.
         value_hidden_sizes: Widths of the value head's hidden layers. The head computes a value before each token.
         temperature: Divides the token logits.
-        guided: Allow only admissible actions; if None, wherever there is a list of them.
+        guided: Allow only admissible actions. If None, do so wherever the observation lists them.
         max_action_tokens: Maximum number of tokens in an unguided action. If None, 64 is used where any text is an
             action, else 16, or the length of the longest admissible action plus its end token if that is more.
-        stop: Strings that end an action where any text is one; they are not part of it.
+        stop: Strings that end an action where any text is an action; they are not part of it.
         invalid_action: Replaces invalid answers. If None or not admissible, the first admissible action is used.
         thought_begins: String inserted before a thought.
         thought_ends: String that ends a thought. If None, there are no thoughts.
@@ -144,7 +144,7 @@ class ActionGeneratingPolicy(ActionWritingPolicy):
             self.rules.answer(seen.actions, in_conversation, () if self.lm.is_encoder_decoder else prompt)
             for seen, prompt in zip(observations, prompts, strict=True)
         ]
-        # One for each token, and one to choose among actions with equal tokens.
+        # One number for each token, and one for choosing among actions with equal tokens.
         uniforms = None if deterministic else _uniforms(len(answers), most + 1, generator)
         self._write(answers, prompts, uniforms)
         log_shares = torch.zeros(len(answers))
@@ -181,7 +181,7 @@ class ActionGeneratingPolicy(ActionWritingPolicy):
             else:
                 tokens = draw(log_probs, torch.stack([uniforms[i, len(answers[i].tokens)] for i in writing]))
             chosen = log_probs.gather(1, tokens[:, None])[:, 0]
-            # float64 holds all three exactly, so one copy to the host is enough.
+            # float64 represents all three exactly, so one copy to the host is enough.
             columns = torch.stack([tokens.double(), chosen.double(), values.double()], dim=1).tolist()
             for i, (token, log_prob, value) in zip(writing, columns, strict=True):
                 answers[i].write(int(token), log_prob, value)
@@ -191,9 +191,9 @@ class ActionGeneratingPolicy(ActionWritingPolicy):
         """Compute log-probabilities, entropies and values of turns, or of demonstrated actions.
 
         Args:
-            observations: `Turn`s, or observations from a dataset, as turns without tokens if any text is an action.
-            actions: int64 ``(batch, num_tokens)``, the turns' tokens, or ``(batch,)``, action indices. Results have
-                the same shape. Entropies and values of tokens that had no alternative are meaningless.
+            observations: `Turn`s, or observations from a dataset (turns without tokens if any text is an action).
+            actions: int64, the turns' tokens ``(batch, num_tokens)`` or action indices ``(batch,)``. Results have the
+                same shape. Entropies and values of tokens that had no alternative are meaningless.
         """
         if not isinstance(observations[0], Turn) or observations[0].is_demonstrated:
             return self._evaluate_demonstrated(observations, actions)

@@ -23,17 +23,17 @@ _CALIBRATION_BATCH = 32
 class ActionTextPolicy(LanguageModelPolicy):
     """Computes π(a | prompt) from the text of action a; subclasses implement `score`.
 
-    The value function is an MLP on a hidden state of the same forward pass: at the first decoder position of an
-    encoder-decoder model, or at the prompt's last token of a causal model.
+    The value function is an MLP on a hidden state of the same forward pass: at the first decoder position for
+    encoder-decoder models, or at the prompt's last token for causal models.
 
     Args:
-        lm: The language model; its weights are the policy's.
+        lm: The language model; its weights are part of the policy.
         reference: A frozen language model for a KL penalty, which costs one more pass per action. Pass ``lm`` itself
-            to use its weights without the LoRA adapters, which takes no extra memory. If None, there is no penalty.
+            to use its weights without the LoRA adapters, at no extra memory cost. If None, there is no penalty.
         prompt, language, replacements, system: See `PromptPolicy`.
         value_hidden_sizes: Widths of the value head's hidden layers (1024 and 1024 in GLAM).
         temperature: Values above 1 flatten the distribution over actions; values below 1 sharpen it.
-        calibration: Number of observations from random play, such as 256, for estimating each action's mean
+        calibration: Number of observations from random play (such as 256) used to estimate each action's mean
             log-probability. The mean is subtracted (see `calibrate`), because a pretrained model tends to prefer the
             same action in every state. 0 disables calibration.
     """
@@ -62,7 +62,7 @@ class ActionTextPolicy(LanguageModelPolicy):
 
         Returns:
             Float32 ``(batch, num_actions)``: normalised log-probabilities, padded with -inf.
-            Float32 ``(batch, hidden_size)``: the states that values are computed from.
+            Float32 ``(batch, hidden_size)``: the states from which values are computed.
         """
 
     def forward(self, observations: Sequence[TextObservation]) -> tuple[Tensor, Tensor]:
@@ -87,7 +87,7 @@ class ActionTextPolicy(LanguageModelPolicy):
 
     @torch.no_grad()
     def calibrate(self, observations: Sequence[TextObservation]) -> None:
-        """Subtract each action's mean log-probability over these observations from now on.
+        """From now on, subtract each action's mean log-probability over these observations.
 
         This is batch calibration (Zhou et al. 2023, arXiv 2309.17249). All observations must have the same actions.
         """
@@ -114,7 +114,7 @@ class ActionTextPolicy(LanguageModelPolicy):
     def score_texts(
         self, lm: LanguageModel, prompts: Prompts, actions: Sequence[Sequence[str]]
     ) -> tuple[Tensor, Tensor]:
-        """Like `score`, but calibrated, and with control tokens spelled out in actions read as plain text."""
+        """Like `score`, but apply calibration, and read control tokens spelled out in actions as plain text."""
         with lm.autocast():
             masked = [[lm.mask(action) for action in of_prompt] for of_prompt in actions]
             log_probs, states = self.score(lm, prompts, masked)
@@ -132,9 +132,9 @@ class ActionScoringPolicy(ActionTextPolicy):
     Args:
         lm, reference, prompt, language, replacements, system: See `ActionTextPolicy`.
         value_hidden_sizes, temperature, calibration: See `ActionTextPolicy`.
-        normalize: "sum" adds the tokens' log-probabilities, as in the paper, so long actions are rarely chosen over
-            short ones. The mean per "token" or per "word" (TWOSOME, arXiv 2401.14151) makes actions nearly equally
-            likely. ``action_writing`` has no length bias.
+        normalize: "sum" adds the tokens' log-probabilities, as in the paper, which favours short actions over long
+            ones. The mean per "token" or per "word" (TWOSOME, arXiv 2401.14151) makes actions nearly equally likely.
+            ``action_writing`` has no length bias.
         compat: "glam" computes the same scores as the code released with GLAM (see `LanguageModel.score`).
     """
 
@@ -161,8 +161,8 @@ class ActionScoringPolicy(ActionTextPolicy):
     def exploration_advice(self) -> str | None:
         if self.normalize == "sum" and self.compat is None:
             return (
-                "policy.args.normalize=sum adds up the log-probabilities of an action's tokens, so long actions are "
-                "rarely chosen over short ones: set policy.id=action_writing, or normalize=token, and "
+                "policy.args.normalize=sum adds up the log-probabilities of an action's tokens, which favours short "
+                "actions over long ones: set policy.id=action_writing, or normalize=token, and "
                 "policy.args.temperature=2"
             )
         return super().exploration_advice()
@@ -176,12 +176,12 @@ class ActionScoringPolicy(ActionTextPolicy):
 class ActionHeadPolicy(LanguageModelPolicy):
     """π(· | prompt) = softmax of an MLP on the prompt's state (GLAM, section 4.1); a value head reads the same state.
 
-    The state is taken at the first decoder position of an encoder-decoder model, or at the prompt's last token of a
-    causal model. GLAM's NPAE is this policy with ``model.init=embeddings``.
+    The state is taken at the first decoder position for encoder-decoder models, or at the prompt's last token for
+    causal models. GLAM's NPAE is this policy with ``model.init=embeddings``.
 
     Args:
-        lm: The language model; its weights are the policy's.
-        num_actions: Maximum number of admissible actions; output ``i`` belongs to the ``i``-th action.
+        lm: The language model; its weights are part of the policy.
+        num_actions: Maximum number of admissible actions; output ``i`` corresponds to the ``i``-th action.
         prompt, language, replacements, system: See `PromptPolicy`.
         hidden_sizes: Widths of each head's hidden layers (1024 and 1024 in GLAM).
     """

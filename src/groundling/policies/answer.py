@@ -1,4 +1,4 @@
-"""An agent's generated answers: which tokens are allowed next, when an answer ends, and which action it is."""
+"""Rules for an agent's generated answers: the allowed tokens, when an answer ends, and which action it specifies."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ class ActionTokens:
     def equal(self, action: int) -> list[int]:
         """Return the indices of all actions with the same tokens as ``action``, which the model cannot distinguish.
 
-        If any text is an action, there is only itself.
+        If any text is an action, only ``action`` is returned.
         """
         return [index for index, ids in enumerate(self.tokens) if ids == self.tokens[action]] or [action]
 
@@ -55,7 +55,7 @@ class AnswerRules:
             raise ConfigError(f"policy.args.thought_ends={thought_ends!r} is blank: use a string such as Action:")
         self.ends = lm.end_tokens.ids
         if not self.ends:
-            raise ConfigError("this model has no end token, so no answer could end: set model.tokenizer")
+            raise ConfigError("this model has no end token, so answers would never end: set model.tokenizer")
         self.guided, self.invalid_action, self.thought_ends = guided, invalid_action, thought_ends
         self.stop = tuple(stop or ())
         self.max_thought_tokens = 0 if thought_ends is None else max_thought_tokens or _THOUGHT_TOKENS
@@ -64,7 +64,7 @@ class AnswerRules:
         self.action_tokens = lru_cache(10_000)(self._action_tokens)
 
     def usual_tokens(self, any_text: bool) -> int:
-        """Maximum number of tokens in an answer, unless an admissible action is unusually long."""
+        """Return the maximum number of tokens in an answer, unless an admissible action is unusually long."""
         usual = _TEXT_TOKENS if any_text else _ACTION_TOKENS
         return self._other_tokens(False) + (self._max_action_tokens or usual)
 
@@ -110,7 +110,7 @@ class AnswerRules:
         return Answer(self, self.action_tokens(actions, in_conversation), prompt)
 
     def plain_turn(self, observation: TextObservation, action: int | str, in_conversation: bool = False) -> Turn:
-        """Return the turn with an action, or the index of one, without a thought."""
+        """Return the turn for an action, or for the index of one, without a thought."""
         answer = self.answer(observation.actions, in_conversation)
         known = answer.choices
         answer.thinks, answer.inserted = False, [*known.opening, *self.closing]
@@ -145,9 +145,9 @@ class Answer:
     thought: list[int] = field(default_factory=list)
     action_ids: list[int] = field(default_factory=list)  # the action's tokens
     ended: bool = False
-    action: int = 0  # index of the action that the answer names, or of its replacement
-    action_text: str = ""  # the action, if any text is one
-    invalid: bool = False  # True if the answer names no admissible action
+    action: int = 0  # index of the action that the answer specifies, or of its replacement
+    action_text: str = ""  # the action, if any text is an action
+    invalid: bool = False  # True if the answer specifies no admissible action
 
     def __post_init__(self) -> None:
         self.is_text = not self.choices.actions  # any text is an action
@@ -217,7 +217,7 @@ class Answer:
         self.action = action_instead(self.rules.invalid_action, self.choices.actions) if named is None else named
 
     def _named(self, text: str) -> int | None:
-        """Return the action with exactly these tokens, even if they decode differently, or the one in ``text``."""
+        """Return the index of the action with exactly these tokens, or else of the action that ``text`` specifies."""
         ids = self.action_ids[:-1] if self.action_ids[-1] in self.rules.ends else self.action_ids
         if not self._begun.strip() and ids in self.choices.tokens:
             return self.choices.tokens.index(ids)
@@ -231,7 +231,7 @@ class Answer:
 
 
 def find_action(text: str, actions: Sequence[str]) -> int | None:
-    """Return the index of the action that a text names, or None.
+    """Return the index of the action that a text specifies, or None.
 
     An exact match is tried first. Otherwise case, whitespace, and surrounding quotation marks, backticks, asterisks,
     full stops and exclamation marks are ignored.

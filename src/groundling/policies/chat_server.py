@@ -30,7 +30,7 @@ class ChatServerPolicy(Policy):
         temperature: Sampling temperature; 0 is used for deterministic actions.
         max_tokens: Maximum number of tokens in a reply.
         guided: Send the admissible actions as ``structured_outputs.choice``, so that every reply is one of them, as in
-            ``action_writing``; vLLM and `groundling serve` support it.
+            ``action_writing``; vLLM and `groundling serve` support this.
         invalid_action: Replaces invalid replies. If None or not admissible, the first admissible action is used.
         thought_ends: String that ends a thought, if the prompt asks for one. If None, the whole reply is the action.
         concurrency: Maximum number of concurrent requests.
@@ -75,7 +75,7 @@ class ChatServerPolicy(Policy):
         deterministic: bool = False,
         generator: torch.Generator | None = None,
     ) -> Action:
-        """Query the server, whose sampling ignores ``generator``. Raises `RunError` if it does not answer."""
+        """Query the server, whose sampling ignores ``generator``. Raises `RunError` if the server fails."""
         try:
             replies = asyncio.run(self._replies(observations, 0.0 if deterministic else self._temperature))
         except RequestFailed as error:

@@ -22,7 +22,7 @@ class DRRNPolicy(PromptPolicy):
 
     Args:
         prompt, language, replacements: See `PromptPolicy`.
-        tokenizer: Bundled model, folder or hub id whose tokenizer is used. (The original one has 8,000 tokens.)
+        tokenizer: Bundled model, folder or hub id whose tokenizer is used. (The original has 8,000 tokens.)
         embedding_size: Size of the token embeddings; 128 in GLAM.
         hidden_size: Hidden size of both GRUs and the MLP; 128 in GLAM.
         temperature: Divides Q before the softmax.
@@ -77,7 +77,7 @@ class DRRNPolicy(PromptPolicy):
         distinct = list(dict.fromkeys(texts))
         place = {text: i for i, text in enumerate(distinct)}
         tokens = [torch.tensor(self._tokens(text)) for text in distinct]
-        # Padded, not packed: on CPUs, computing gradients of packed sequences takes quadratic time in their length.
+        # Padded rather than packed: on CPUs, gradients of packed sequences take time quadratic in their length.
         padded = pad_sequence(tokens).to(self.device)  # (longest, distinct)
         states, _ = encoder(self.embedding(padded))  # (longest, distinct, hidden_size)
         last = states[[len(line) - 1 for line in tokens], range(len(tokens))]  # (distinct, hidden_size)

@@ -19,8 +19,8 @@ from groundling.policies.policy import policies
 from groundling.policies.recurrent import RecurrentPolicy
 from groundling.runtime.devices import FastGRU, FastLinear
 
-_BUCKET = 32  # The number of distinct windows is padded to a multiple: CPU kernels are compiled for each batch size
-# Number of windows computed at once in training. With 800, each pass allocates new memory: 20% slower on a CPU.
+_BUCKET = 32  # The number of distinct windows is padded to a multiple of 32: CPU kernels are compiled per batch size
+# Number of windows computed at once in training. With 800, each pass allocates memory and is 20% slower on a CPU.
 _CHUNK = 128
 _CACHE_SIZE = 10_000  # Maximum number of windows with cached features, 2.3 KB each
 
@@ -102,7 +102,7 @@ class NetHackPolicy(RecurrentPolicy):
         self.actor = nn.Linear(hidden_size, num_actions)
         self.critic = nn.Linear(hidden_size, 1)
         self.apply(_initialize)
-        self._cache: dict[bytes, Tensor] | None = None  # image features by window
+        self._cache: dict[bytes, Tensor] | None = None  # image features, keyed by window
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
@@ -116,7 +116,7 @@ class NetHackPolicy(RecurrentPolicy):
 
     @property
     def device(self) -> torch.device:
-        return self.critic.weight.device  # called at every step; faster than searching all modules
+        return self.critic.weight.device  # used at every step; faster than searching all modules
 
     def features(self, observations: Sequence[Sequence[NetHackObservations]]) -> Tensor:
         seen = NetHackObservations.concatenate([NetHackObservations.stack(part) for part in observations])
@@ -181,7 +181,7 @@ class NetHackPolicy(RecurrentPolicy):
 
 
 def _distinct(rows: np.ndarray, *, bucket: int = 1) -> tuple[np.ndarray, Tensor]:
-    """Return the distinct rows, padded to a multiple of ``bucket`` with the last one, and each row's index in them."""
+    """Return distinct rows, padded to a multiple of ``bucket`` by repeating the last, and each row's index in them."""
     flat = np.ascontiguousarray(rows).reshape(len(rows), -1)
     keys = flat.view(np.dtype((np.void, flat.shape[1])))[:, 0]
     _, first, place = np.unique(keys, return_index=True, return_inverse=True)

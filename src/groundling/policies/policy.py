@@ -27,7 +27,7 @@ def read_into(weights: dict[str, Tensor], file: Path) -> None:
     for name in sorted(theirs.keys() | ours.keys()):
         if theirs.get(name) != ours.get(name):
             raise ConfigError(
-                f"{file} does not match this policy: {name} has shape {theirs.get(name)} in it, not {ours.get(name)}; "
+                f"{file} does not match this policy: {name} has shape {theirs.get(name)}, expected {ours.get(name)}; "
                 "check policy.args, and that the number of actions is the same as in training"
             )
     with torch.no_grad():
@@ -58,16 +58,16 @@ class Turn:
     tokens: tuple[int, ...]
     among: tuple[Among, ...]  # the candidates for each token; a single candidate means that it was forced
     text: str = ""
-    action: str | None = None  # the action, if any text is one; None if it is one of a list
+    action: str | None = None  # the action, if any text is an action; None if it is chosen from a list
 
     @property
     def is_demonstrated(self) -> bool:
-        """True for an action of a dataset, whose tokens the policy has yet to find."""
+        """True for an action from a dataset, whose tokens the policy has yet to determine."""
         return self.action is not None and not self.tokens
 
     @property
     def counted(self) -> list[bool]:
-        """Mask of the tokens to learn from: those with an alternative, and the first, whose value is the turn's."""
+        """Mask of the tokens to learn from: those with an alternative, and the first one, for the turn's value."""
         return [place == 0 or ids is None or len(ids) > 1 for place, ids in enumerate(self.among)]
 
 
@@ -79,7 +79,7 @@ class TurnTokens:
     log_probs: Tensor  # under the distribution that each token was sampled from; 0 where there was no choice
     values: Tensor  # before each token to learn from
     mask: Tensor  # bool: True for tokens to learn from (`Turn.counted`)
-    invalid: Tensor  # bool (...): the answer names no admissible action
+    invalid: Tensor  # bool (...): True if the answer specifies no admissible action
     kl: Tensor | None = None  # log π - log π_ref
 
     @classmethod
@@ -146,7 +146,7 @@ class Action:
 
     @property
     def chosen(self) -> list[int | str]:
-        """The actions as an env takes them: indices, or texts if any text is an action."""
+        """The actions in the form that an env accepts: indices, or texts if any text is an action."""
         indices = self.actions.tolist()
         texts = [None] * len(indices) if self.turns is None else [turn.action for turn in self.turns]
         return [index if text is None else text for index, text in zip(indices, texts, strict=True)]
@@ -182,13 +182,13 @@ class Outputs(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """Stored actions evaluated by the current policy, with gradients; float32, in the shape of the actions."""
+    """Stored actions evaluated by the current policy, with gradients; float32, with the shape of the actions."""
 
     log_probs: Tensor
     entropies: Tensor
     values: Tensor
     log_distributions: Callable[[], Tensor]
-    """Returns ``(*actions.shape, num_actions)``, -inf for inadmissible actions; lazy, since few algorithms need it."""
+    """Returns ``(*actions.shape, num_actions)``, -inf for inadmissible actions; lazy, as few algorithms need it."""
     raw_log_probs: Callable[[], Tensor]
     """Returns ``log_probs`` before filters and masks, from which the KL to the reference is computed."""
 
@@ -234,11 +234,11 @@ class Policy(nn.Module, ABC):
     trainable: ClassVar[bool] = True
     weights_file: ClassVar[str] = "policy.safetensors"
     has_value_head: ClassVar[bool] = False
-    """True if values come from a module ``value_head`` on a language model's states."""
+    """True if a module ``value_head`` computes values from a language model's states."""
     writes_turns: ClassVar[bool] = False
-    """True if actions have `Action.turns`, which `evaluate` then takes instead of observations."""
+    """True if actions have `Action.turns`, which `evaluate` then accepts instead of observations."""
     writes_text: ClassVar[bool] = False
-    """True if it can act where any text is an action."""
+    """True if the policy can act where any text is an action."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -249,12 +249,12 @@ class Policy(nn.Module, ABC):
         if missing := sorted(cls.needs - world.observation):
             return f"it needs {', '.join(missing)}, but {world.name} provides {', '.join(sorted(world.observation))}"
         if world.action == "free_text" and not cls.writes_text:
-            return f"it chooses from a list of actions, but {world.name} takes any text as an action and lists none"
+            return f"it chooses from a list of actions, but {world.name} accepts any text as an action and lists none"
         return None
 
     @classmethod
     def unused_argument(cls, args: Mapping[str, Any], world: WorldSpec) -> str | None:
-        """Return an argument that has no effect in a world, with the reason, or None."""
+        """Return a message about an argument that has no effect in a world, or None."""
         return None
 
     def exploration_advice(self) -> str | None:
@@ -369,7 +369,7 @@ class RandomPolicy(Policy):
 
 
 def check_accepts(id: str, world: WorldSpec) -> None:
-    """Raise `ConfigError` unless the policy ``id`` can act in a world; the message lists trainable ones that can."""
+    """Raise `ConfigError` unless the policy ``id`` can act in a world, and list the trainable policies that can."""
 
     def refusal(id: str) -> str | None:
         accepts = getattr(policies.get(id), "accepts", None)  # a registered function has none

@@ -19,7 +19,7 @@ from groundling.prompts import Conversation, PromptReader
 
 
 class Reference:
-    """A frozen language model, or the policy's own with its LoRA adapters off, which takes no extra memory.
+    """A frozen language model, or the policy's own with its LoRA adapters disabled, at no extra memory cost.
 
     It is not a submodule of the policy, so its weights are neither trained nor saved. Pass ``lm`` itself as
     ``reference`` to use its weights without adapters.
@@ -35,7 +35,7 @@ class Reference:
 
     @contextmanager
     def model(self) -> Iterator[LanguageModel]:
-        """Yield the language model, with adapters off inside the context."""
+        """Yield the language model, with adapters disabled within the context."""
         if not self._has_adapters:
             yield self._lm
             return
@@ -54,8 +54,8 @@ class PromptPolicy(Policy):
     """A policy that reads only a prompt and the admissible actions; subclasses implement `forward`.
 
     Args:
-        prompt: Id of a registered prompt. If there are several, each episode uses one of them.
-        language: Language of the prompt; the env must use the same.
+        prompt: Id of a registered prompt. If several ids are passed, each episode uses one of them.
+        language: Language of the prompt; the env must use the same language.
         replacements: Maps words of the prompt to their replacements (see `PromptReader`).
         system: Replaces the system prompt of a conversation.
     """
@@ -141,7 +141,7 @@ class LanguageModelPolicy(PromptPolicy):
     """A policy that reads prompts with a language model, whose states are also the input of the value head.
 
     Args:
-        lm: The language model; its weights are the policy's. Conversations are formatted with its chat template.
+        lm: The language model; its weights are part of the policy. Conversations are formatted with its chat template.
         prompt, language, replacements, system: See `PromptPolicy`.
 
     Attributes:
@@ -157,7 +157,7 @@ class LanguageModelPolicy(PromptPolicy):
         self.lm = lm
         self.answer_tokens = 0
         self._conversations: ConversationTokens | None = None
-        self._kept_bytes = 0  # at the end of the last `unchanged`
+        self._kept_bytes = 0  # at the end of the last `unchanged` context
 
     def read(self, observations: Sequence[TextObservation], prompts: Sequence[str] | None = None) -> Prompts:
         ids: Sequence[str | None] = prompts or [None] * len(observations)
@@ -182,7 +182,7 @@ class LanguageModelPolicy(PromptPolicy):
         ]
 
     def states(self, prompts: Prompts) -> Tensor:
-        """Return the states that values are computed from, float32 ``(num_prompts, hidden_size)``, with gradients."""
+        """Return the states from which values are computed, float32 ``(num_prompts, hidden_size)``, with gradients."""
         with self.lm.autocast():
             return self.lm.encode(prompts)
 

@@ -29,12 +29,12 @@ class RecurrentPolicy(Policy):
 
     @abstractmethod
     def step(self, features: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Return hidden state and memory after a step from ``(batch, num_features)`` and ``(batch, memory_size)``."""
+        """Return the hidden states and memory after a step, given the features and the memory ``(batch, size)``."""
 
     @abstractmethod
     def unroll(self, features: Tensor, memory: Tensor, starts: Tensor) -> Tensor:
         """Return the hidden states ``(batch, length, hidden_size)`` over segments in which episodes may start.
-        ``features`` are ``(batch, length, num_features)``; ``memory``, ``(batch, memory_size)``, is the initial one.
+        ``features`` are ``(batch, length, num_features)``; ``memory`` ``(batch, memory_size)`` is the initial memory.
         ``starts`` is bool ``(batch, length)`` on the CPU; where it is True, the memory is reset to 0 before the step.
         """
 

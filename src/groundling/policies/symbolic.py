@@ -22,15 +22,15 @@ _WORDS = (
     "derrière "
 ) + " ".join([*FRENCH_COLOURS, *FRENCH_COLOURS.values(), *FRENCH_NOUNS, *FRENCH_NOUNS.values(), *FRENCH_STATES])
 _KNOWN = {word: i for i, word in enumerate(dict.fromkeys(_WORDS.split()))}
-_OTHERS = 64  # Number of embeddings that words outside BabyAI's grammar share, chosen by hash
+_OTHERS = 64  # Number of embeddings shared by words outside BabyAI's grammar, chosen by hash
 
 
 @policies.register("symbolic")
 class SymbolicPolicy(RecurrentPolicy):
     """Convolutions over the symbolic view, modulated by the mission, with an LSTM as memory.
 
-    This is BabyAI's agent (Chevalier-Boisvert et al. 2019, arXiv 1810.08272, section 4.2: FiLM of Perez et al. 2018,
-    arXiv 1709.07871, on a CNN; a GRU reads the mission) with the sizes of GLAM's baseline: 128 channels, 128 units.
+    This is BabyAI's agent (Chevalier-Boisvert et al. 2019, arXiv 1810.08272, section 4.2): a CNN with FiLM (Perez et
+    al. 2018, arXiv 1709.07871) and a GRU that reads the mission. As in GLAM's baseline, it has 128 channels and units.
     Group normalisation replaces batch normalisation, so that an observation's value does not depend on its batch.
 
     Args:
@@ -68,7 +68,7 @@ class SymbolicPolicy(RecurrentPolicy):
         self.film = nn.ModuleList([_FiLM(channels, hidden_size) for _ in range(2)])
         self.lstm = nn.LSTMCell(channels, hidden_size)
         choice = nn.Linear(64, num_actions)
-        # The initial policy is nearly uniform, as is usual in PPO (Andrychowicz et al. 2021, arXiv 2006.05990).
+        # The initial policy is nearly uniform, as is usual with PPO (Andrychowicz et al. 2021, arXiv 2006.05990).
         nn.init.normal_(choice.weight, std=0.01)
         self.actor = nn.Sequential(nn.Linear(hidden_size, 64), nn.Tanh(), choice)
         self.critic = nn.Sequential(nn.Linear(hidden_size, 64), nn.Tanh(), nn.Linear(64, 1))
@@ -94,7 +94,7 @@ class SymbolicPolicy(RecurrentPolicy):
         return torch.stack(memories, dim=1)[..., : self.hidden_size]
 
     def _missions(self, goals: Sequence[str]) -> Tensor:
-        """Encode the goals, ``(len(goals), hidden_size)``, reading each distinct one once."""
+        """Encode the goals, ``(len(goals), hidden_size)``, reading each distinct goal once."""
         distinct = list(dict.fromkeys(goals))
         texts = [re.findall(r"\w+", goal.lower()) or [""] for goal in distinct]
         ids = [[_KNOWN.get(w, len(_KNOWN) + zlib.crc32(w.encode()) % _OTHERS) for w in words] for words in texts]

@@ -20,7 +20,7 @@ from groundling.tokenization.chat import first_turn
 
 @dataclass(frozen=True, slots=True)
 class TokenPrompt:
-    """A prompt to generate a text for."""
+    """A prompt for which a text is to be generated."""
 
     ids: tuple[int, ...]  # token ids, including special ones, without padding
 
@@ -69,7 +69,7 @@ class Writing:
 
 
 class ConversationTokens:
-    """Encodes conversations in a model's chat template, truncated to its context length minus ``answer_tokens``."""
+    """Encodes conversations with a model's chat template, truncated to its context length minus ``answer_tokens``."""
 
     def __init__(self, lm: LanguageModel, answer_tokens: int) -> None:
         self._chat, self._room = lm.chat, lm.room
@@ -100,7 +100,7 @@ class ConversationTokens:
         return self._chat.opening(conversation.system, words, room, tools=conversation.tools)
 
     def _warn(self, kind: str, cut: str) -> None:
-        # Python shows equal warnings once.
+        # Python shows identical warnings only once.
         warnings.warn(
             f"{kind} longer than {self._room} tokens {cut}: raise model.max_prompt_tokens as far as the model's "
             "context length allows, or shorten episodes or observations",
@@ -121,7 +121,7 @@ def read_states(lm: LanguageModel, sequences: Sequences) -> Tensor:
     # A prompt shared by several texts is read once: by the encoder, or by a causal model in one row with its texts.
     if lm.is_encoder_decoder:
         return _decode(lm, sequences).to(lm.device)
-    # With layers split over processes, each process must make the same number of passes: one.
+    # If layers are sharded over processes, all processes must make the same number of passes, which is one here.
     groups = [] if any(map(in_parts, lm.parameters())) else _groups(sequences)
     states = _read_groups(lm, sequences, groups) if groups else {}
     rest = [index for index in range(len(sequences.counts)) if index not in states]
@@ -140,7 +140,7 @@ def _groups(sequences: Sequences) -> list[list[int]]:
             to_prompt.setdefault(tuple(prompt), []).append(index)
     groups = []
     for prompt, indices in to_prompt.items():
-        # Limited to the prompt's length, so that the texts' mask is no larger than the prompt's.
+        # The number of rows is limited to the prompt's length, so that the texts' mask is no larger than the prompt's.
         parts = split_wide([sequences.written[index] for index in indices], max(MAX_ROWS, len(prompt)))
         groups += [[indices[place] for place in part] for part in parts if len(part) > 1]
     return groups

@@ -21,13 +21,13 @@ from groundling.policies.prompt_policy import Reference
 from groundling.policies.text_states import Sequences, TokenPrompt, Writing, Written, read_states, scatter
 
 _TOP_P, _MIN_TOKENS = 0.9, 100  # Defaults for NLPO's mask: ``top_mask`` of a top-p mask, and ``min_tokens_to_keep``
-_TEXTS = 16  # Written texts whose log-probabilities the reference computes at once
-_ROWS = 1024  # Tokens whose logits the reference computes at once: half a gigabyte with a vocabulary of 128,000
+_TEXTS = 16  # Number of texts whose log-probabilities the reference computes at once
+_ROWS = 1024  # Number of tokens whose logits the reference computes at once: 0.5 GB with a vocabulary of 128,000
 
 
 @policies.register("token")
 class TokenPolicy(Policy):
-    """π(token | prompt, text so far): the distribution that the language model is sampled from.
+    """π(token | prompt, text so far): the distribution from which the language model's tokens are sampled.
 
     Log-probabilities are those of the *sampling* distribution: after temperature, top-k, top-p, the ban on early end
     tokens, and NLPO's mask. PPO's ratio is correct only if its denominator is the token's sampling probability.
@@ -35,9 +35,9 @@ class TokenPolicy(Policy):
     them. If it computed a new set, it could exclude the sampled token, whose ratio would then be undefined.
 
     Args:
-        lm: The language model; its weights are the policy's.
+        lm: The language model; its weights are part of the policy.
         reference: The frozen language model for the KL penalty. Pass ``lm`` itself to use its weights without the LoRA
-            adapters, which takes no extra memory. If None, there is no penalty.
+            adapters, at no extra memory cost. If None, there is no penalty.
         value: Source of the values: "separate", a trained copy of ``lm``, as in RL4LMs; "lora", a separate LoRA
             adapter on the policy's frozen weights or on ``value_base``; or "shared", the policy's hidden states.
         value_base: The frozen language model to which the "lora" adapter is added if all of the policy's weights are
@@ -82,8 +82,8 @@ class TokenPolicy(Policy):
             raise ConfigError(f"context_start_token={context_start_token} needs an encoder-decoder model: remove it")
         if mask_type is not None and not filtered_log_probs:
             raise ConfigError(
-                f"filtered_log_probs=false computes ratios without the mask that mask_type={mask_type} needs: leave "
-                "one of them out"
+                f"filtered_log_probs=false computes ratios without the mask that mask_type={mask_type} needs: remove "
+                "one of them"
             )
         self.lm = lm
         self.sampling = Sampling.of(generation or {}, lambda name, known: unknown("generation setting", name, known))
@@ -122,7 +122,7 @@ class TokenPolicy(Policy):
     @torch.no_grad()
     def write(self, prompts: Sequence[TokenPrompt], uniforms: Tensor, max_new_tokens: int | None = None) -> Writing:
         """Generate a text for each prompt, with one pass for values and one for the reference's log-probabilities.
-        If the device runs out of memory, the number of texts generated at a time is halved from then on.
+        If the device runs out of memory, the number of texts generated at a time is halved for all later calls.
 
         Args:
             prompts: The prompts; duplicates are read once. An empty or overlong prompt raises `GroundlingError`.
@@ -138,14 +138,14 @@ class TokenPolicy(Policy):
                 return Writing.concatenate([self._write(prompts[p], uniforms[p], num_tokens) for p in parts])
             except torch.OutOfMemoryError as error:
                 problem = str(error).split(". ")[0]
-            # Outside the except block, where the exception no longer holds the failed pass's tensors.
+            # This is outside the except block, so the exception no longer references the failed pass's tensors.
             if size == 1:
                 raise RunError(
-                    f"{problem}: there is not enough memory to write one text. Lower world.num_tokens or "
+                    f"{problem}: there is not enough memory to generate one text. Lower world.num_tokens or "
                     "world.max_prompt_length, or use a smaller model"
                 )
             self._texts_at_once = size // 2
-            message = f"{problem}: continuing with {self._texts_at_once} texts at a time, which affects only the speed"
+            message = f"{problem}: continuing with {self._texts_at_once} texts at a time, which only affects speed"
             warnings.warn(message, stacklevel=2)
             torch.cuda.empty_cache()
 
@@ -178,7 +178,7 @@ class TokenPolicy(Policy):
         )
 
     def _values(self, sequences: Sequences, states: Tensor | None = None) -> Tensor:
-        """Return values, float32 ``(num_tokens,)``; ``states`` are the policy's, if they are already computed."""
+        """Return values, float32 ``(num_tokens,)``; ``states`` are the policy's states, if already computed."""
         if self.value_head is None:
             return torch.zeros(sum(sequences.counts), device=self.lm.device)
         if self.value_lm is not None or states is None:
@@ -186,7 +186,7 @@ class TokenPolicy(Policy):
             with lm.autocast():
                 states = read_states(lm, sequences)
         # In float32, because bfloat16 has only 8 bits of precision. If models are spread over several devices, the
-        # value model may start on a different one than the policy.
+        # value model may start on a different device than the policy.
         return self.value_head(states.to(self.lm.device, torch.float32))
 
     @torch.no_grad()
@@ -213,7 +213,7 @@ class TokenPolicy(Policy):
             return torch.cat([_log_probs_of(lm.backbone.logits(rows), tokens) for rows, tokens in parts])
 
     def _sequences(self, texts: Sequence[Written], actions: Tensor) -> Sequences:
-        """Return the sequences that predict the texts' tokens, ``actions`` ``(num_texts, num_tokens)``."""
+        """Return the sequences that predict the texts' tokens, given as ``actions`` ``(num_texts, num_tokens)``."""
         start = [self._decoder.start_token] if self.lm.is_encoder_decoder else []
         written = [[*start, *ids[: text.length].tolist()[:-1]] for ids, text in zip(actions, texts, strict=True)]
         return Sequences([text.prompt for text in texts], written, [text.length for text in texts])

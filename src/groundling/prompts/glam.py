@@ -9,7 +9,7 @@ _HEADINGS = {
     "english": ("Possible action of the agent", "Goal of the agent"),
     "french": ("Actions possibles pour l'agent", "But de l'agent"),
 }
-# In the order of the original lookup, where later entries win. It has no entry for doors.
+# In the order of the original lookup, in which later entries take precedence. It has no entry for doors.
 _DETERMINERS = {"the": "la", "a": "une"}
 _NOUNS = {"box": "boîte", "ball": "balle", "key": "clef"}
 _ENGLISH_ORDERS = ("go to ", "pick up ", "open ", "put ")

@@ -15,7 +15,7 @@ class Conversation:
     """An episode as turns: the world speaks as the user, and the agent's actions are the assistant's answers.
 
     Attributes:
-        goal: Starts the conversation, even if the conversation omits earlier turns.
+        goal: Text that starts the conversation, even if earlier turns are omitted.
         views: The text of each observation; at least one.
         choices: The admissible actions at each observation, as text, or ""; repeated only when they change.
         answers: The assistant's answers between the observations, ``len(views) - 1`` in total.
@@ -31,7 +31,7 @@ class Conversation:
 
     @property
     def instructions(self) -> str:
-        """The system prompt, with the tools as text, for models whose chat template writes none."""
+        """The system prompt, with the tools as text, for models whose chat template does not include tools."""
         return "\n\n".join(filter(None, (self.system, tools_as_text(self.tools))))
 
     def first_message(self, turn: int = 0) -> str:
@@ -72,7 +72,7 @@ class Conversation:
 
 
 def tools_as_text(tools: Sequence[str]) -> str:
-    """Return a line for each tool, and how to call one; empty without tools."""
+    """Return a line for each tool, and instructions for calling them; empty without tools."""
     if not tools:
         return ""
     lines = ["You can call tools:"]
@@ -207,7 +207,7 @@ BLANK = TextObservation("nothing", (("nothing",),), (), ("nothing",), {})  # To 
 def check_prompts(ids: Sequence[str], key: str, least: int) -> tuple[str, ...]:
     """Check that ``key`` lists at least ``least`` distinct known prompts, all of them texts or all conversations."""
     if not all(isinstance(id, str) for id in ids) or len(set(ids)) < max(least, len(ids)):
-        raise ConfigError(f"{key} must name {least} or more prompts without duplicates, got {list(ids)}")
+        raise ConfigError(f"{key} must list {least} or more prompts without duplicates, got {list(ids)}")
     for id in ids:
         prompts.get(id)
     blanks = {}
@@ -221,7 +221,7 @@ def check_prompts(ids: Sequence[str], key: str, least: int) -> tuple[str, ...]:
 
 
 def replaced(text: str, replacements: Mapping[str, str]) -> str:
-    """Return a text in which words are replaced, in order, as in GLAM's tests."""
+    """Return a text with words replaced in order, as in GLAM's tests."""
     for word, other in replacements.items():
         text = text.replace(word, other)
     return text
@@ -254,7 +254,7 @@ class PromptReader:
 
     def read(self, observation: TextObservation, prompt: str | None = None) -> str | Conversation:
         """Return an observation's prompt, built by ``prompt`` or, if None, by the prompt chosen for its episode."""
-        # Without the hash, if an env chooses tasks by the seed modulo a number, each task would get a single prompt.
+        # Without the hash, if an env chose tasks by seed modulo a number, each task would always get the same prompt.
         id = prompt or self._ids[crc32(b"%d" % observation.episode) % len(self._ids)]
         with foreign(f"prompt {id!r}"):
             reading = prompts.get(id)(observation, self._language)

@@ -1,4 +1,4 @@
-"""Devices (names, memory, shares among processes) and fast CPU layers."""
+"""Device utilities (names, memory, shares among processes) and fast CPU layers."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from groundling.errors import ConfigError
 def find_device(name: str | torch.device) -> torch.device:
     """Return a device by name; "auto" is the accelerator if a usable one is available, else the CPU.
 
-    Actions and tokens are sampled in float64, which Apple's GPUs (mps) do not support. Each of several processes on a
-    machine uses the GPU of its ``LOCAL_RANK``, following torchrun's convention.
+    Actions and tokens are sampled in float64, which Apple's GPUs (mps) do not support. If a machine runs several
+    processes, each uses the GPU with the index ``LOCAL_RANK``, following torchrun's convention.
     """
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     if name == "auto":
@@ -47,14 +47,14 @@ def share_of_gpus() -> range:
     if not count or count % processes:
         raise ConfigError(
             f"model.device_map splits the GPUs among the {processes} processes of a machine, but there are {count}, "
-            f"expected a multiple of {processes}: start torchrun with a different --nproc-per-node, or remove the map"
+            f"not a multiple of {processes}: start torchrun with a different --nproc-per-node, or remove the map"
         )
     each, rank = count // processes, launched("LOCAL_RANK", 0)
     return range(rank * each, (rank + 1) * each)
 
 
 def free_memory(device: torch.device) -> int:
-    """Return the bytes that this process can allocate on a device, within its limit (``ulimit -v``) if it has one."""
+    """Return the number of bytes that this process can allocate on a device, within its ``ulimit -v``, if any."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     import resource
@@ -89,9 +89,9 @@ def launched(name: str, default: int) -> int:
     return int(text)
 
 
-_CACHED_SHAPES = "64"  # Matmul shapes that oneDNN and PyTorch each cache; their default is 1,024, at half a MiB each
+_CACHED_SHAPES = "64"  # Number of matmul shapes that oneDNN and PyTorch each cache; default: 1,024 of half a MiB each
 _LEAST_WEIGHTS = 2**14  # For smaller matrices, MKL is faster due to oneDNN's operator overhead: 8 vs 15 µs at 64³
-_LEAST_PRODUCTS = 2**22  # With gradients, a layer is a Python function, whose overhead dominates small products
+_LEAST_PRODUCTS = 2**22  # With gradients, a layer is a Python function, whose overhead dominates for small products
 
 
 def configure() -> None:
@@ -145,7 +145,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def activated(y: Tensor, activation: str, algorithm: str = "") -> Tensor | None:
-    """Compute a linear layer and its activation (named as in oneDNN) in one kernel, given its output (..., outputs).
+    """Fuse a linear layer and its activation (named as in oneDNN) into one kernel, given the layer's output.
 
     Works only in a trace, which then drops the separate layer as unused, and only for `linear`'s outputs; otherwise,
     returns None. For GPT-2 at 1,040 x 256 x 1,024, it takes 3.0 instead of 7.2 ms.
@@ -238,7 +238,7 @@ class _GRU(torch.autograd.Function):
 
 def _gradient_of_weight(product: Callable[..., Tensor], rows: Tensor, inputs: Tensor, weight: Tensor) -> Tensor:
     """Compute ``rows.T @ inputs`` for (num_rows, outputs) and (num_rows, inputs) with as few copies as possible."""
-    # The operator copies a transposed first argument, and autograd a gradient whose strides differ from the weight's.
+    # The operator copies a transposed first argument; autograd copies a gradient if its strides are not the weight's.
     transposed = weight.stride(0) == 1
     if rows.numel() + transposed * weight.numel() <= inputs.numel() + (not transposed) * weight.numel():
         return product(rows.t(), inputs.t(), None)
@@ -247,7 +247,7 @@ def _gradient_of_weight(product: Callable[..., Tensor], rows: Tensor, inputs: Te
 
 @functools.cache
 def _onednn_linear() -> Any:
-    """Return oneDNN's operator as a scripted function: a trace cannot hold its empty list of scalars."""
+    """Return oneDNN's operator as a scripted function, since a trace cannot contain its empty list of scalars."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # TorchScript is deprecated, but nothing else runs without Python
         return torch.jit.CompilationUnit("""
@@ -270,7 +270,7 @@ def _suits(x: Tensor, weight: Tensor) -> bool:
 @functools.cache
 def onednn_is_faster() -> bool:
     """Return True if oneDNN is faster than PyTorch's default for large float32 layers on this processor."""
-    # Decided by the processor type, not by a measurement, so that a resumed run computes the same.
+    # This depends on the processor type rather than on a measurement, so that a resumed run computes the same results.
     processor: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     amd = str(processor.get("cpu_name", "")).startswith("AMD")
     return amd and bool(processor.get("avx512_f")) and torch.backends.mkldnn.is_available()

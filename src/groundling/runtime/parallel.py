@@ -18,7 +18,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def end_with(parent: int) -> None:
-    """Have Linux kill this process when the thread that started it ends, or now if process ``parent`` has ended."""
+    """Have Linux kill this process when the thread that started it ends; kill it now if ``parent`` has ended."""
     if sys.platform != "linux":
         return
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -46,7 +46,7 @@ class CommandLine:
     name: str  # Name in progress reports
     words: Sequence[str]  # The arguments after ``groundling``
     log: Path  # File for all output; its folder is created
-    after: str | None = None  # Name of a command that must finish first, if it is run as well
+    after: str | None = None  # Name of a command that must finish first, if it is also run
 
 
 def run_parallel(lines: Sequence[CommandLine], processes: int, report: Callable[[str], None]) -> list[str]:

@@ -41,7 +41,7 @@ class Processes:
             return cls()
         for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
             launched(name, 0)
-        # Import this before the group exists; its default arguments would keep the group alive (see `_leave`).
+        # Import this before the group exists; otherwise, its default arguments would keep it alive (see `_leave`).
         importlib.import_module("torch.distributed.nn.functional")
         from accelerate import PartialState
 
@@ -74,7 +74,7 @@ class Processes:
         return values  # type: ignore[return-value]
 
     def map(self, work: Callable[[S], T], items: Sequence[S]) -> list[T]:
-        """Apply a function to items; each process computes its share, and every process gets all results."""
+        """Apply a function to items; each process computes its share, and all of them return all results."""
         done = self.gather([work(item) for item in items[self.share(len(items))]])
         return [result for part in done for result in part]
 
@@ -100,7 +100,7 @@ class Processes:
         """Replace gradients with their sums over all processes; raise `RunError` if the weights differ.
 
         A missing gradient counts as 0; if no process has one, it stays missing, so that the optimizer skips the
-        parameter as it would in one process. Gradients of sharded parameters are summed in the backward pass.
+        parameter as it would in a single process. Gradients of sharded parameters are summed in the backward pass.
         """
         if self.size == 1:
             return

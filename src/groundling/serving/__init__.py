@@ -1,1 +1,1 @@
-"""Servers for other programs: worlds as OpenEnv environments."""
+"""Servers for other programs: language models with OpenAI's API, and worlds as OpenEnv environments."""

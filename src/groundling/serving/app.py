@@ -1,4 +1,4 @@
-"""The HTTP application: limits, and replies in OpenAI's format."""
+"""The HTTP application. It limits requests and returns replies in OpenAI's format."""
 
 import asyncio
 import itertools
@@ -19,12 +19,12 @@ from groundling.serving.http import AccessControl
 from groundling.serving.requests import CompletionRequest, parse
 from groundling.serving.writer import Completion, Writer
 
-_MAX_IN_PROGRESS = 256  # Requests
+_MAX_IN_PROGRESS = 256  # Maximum number of requests in progress
 _LOWEST = -9999.0  # Replaces -inf, which JSON cannot represent, as in vLLM
 
 
 def make_app(writer: Writer, name: str, token: str, hosts: Set[str] | None = None) -> Starlette:
-    """Create the application that serves a writer as model ``name``; for ``token`` and ``hosts``, see `AccessControl`."""
+    """Create the application that serves a writer as model ``name``; for the rest, see `AccessControl`."""
     views = _Endpoints(writer, name)
     routes = [
         Route("/health", views.health),
@@ -52,7 +52,7 @@ class _Endpoints:
         is_chat = http.url.path.endswith("/chat/completions")
         request = parse(await http.body(), is_chat)
         if request.model not in (None, self._name):
-            raise HTTPException(404, f"there is no model {request.model!r:.80}: this server has {self._name!r}")
+            raise HTTPException(404, f"there is no model {request.model!r:.80}: this server serves {self._name!r}")
         if self._in_progress >= _MAX_IN_PROGRESS:
             raise HTTPException(503, f"{_MAX_IN_PROGRESS} requests are in progress: try again later")
         self._in_progress += 1
@@ -62,7 +62,7 @@ class _Endpoints:
         try:
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             if not answers.done():
-                return Response(status_code=499)  # the client left
+                return Response(status_code=499)  # the client disconnected
             return JSONResponse(self._reply(request, answers.result(), is_chat))
         finally:
             self._in_progress -= 1

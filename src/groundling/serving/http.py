@@ -1,4 +1,4 @@
-"""Sockets and middleware of servers."""
+"""Sockets and middleware for servers."""
 
 import secrets
 import socket
@@ -12,13 +12,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from groundling.errors import RunError
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
-MOST_BYTES = 1_000_000  # of a request or message
+MOST_BYTES = 1_000_000  # Maximum size of a request or message
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket on this port, or on a free one if 0; raise `RunError` if it cannot be used."""
+    """Return a socket that listens on a port (0: any free port); raise `RunError` if the port cannot be used."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio disables Nagle's algorithm, which delays small messages by 40 ms, only if the protocol is named.
+    # asyncio disables Nagle's algorithm, which delays small messages by 40 ms, only if the protocol is specified.
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -26,17 +26,17 @@ def listen(host: str, port: int) -> socket.socket:
         listening.listen()
     except (OSError, OverflowError) as error:
         listening.close()
-        raise RunError(f"cannot use port {port} of {host} ({error}): choose a different one with --port") from error
+        raise RunError(f"cannot use port {port} on {host} ({error}): choose a different one with --port") from error
     return listening
 
 
 class AccessControl:
-    """Middleware that requires a token, bounds the size of requests, and keeps pages of other sites out.
+    """Middleware that requires a token, limits the size of requests, and rejects requests from other sites' pages.
 
     Args:
         token: If set, requests must have the header ``Authorization: Bearer TOKEN``.
-        hosts: If set, the only values of the headers Host and Origin, without ports. Pages of other sites can send
-            requests to a server on loopback, but not with these headers.
+        hosts: If set, the only allowed values of the headers Host and Origin, without ports. Pages of other sites can
+            send requests to a server on loopback, but not with these headers.
     """
 
     def __init__(self, app: ASGIApp, token: str | None = None, hosts: Set[str] | None = None) -> None:
@@ -53,17 +53,17 @@ class AccessControl:
             await PlainTextResponse(f"{reason}\n", status)(scope, receive, send)
 
     def _refusal(self, headers: Headers) -> tuple[int, str] | None:
-        """Return the status and the reason of a refusal, or None."""
+        """Return the status and the reason if a request is refused, or None."""
         places = [urlsplit(f"//{headers.get('host', '')}"), urlsplit(headers.get("origin", ""))]
         names = [place.hostname for place in places if place.netloc]
         if self._hosts is not None and not (names and self._hosts >= {*names}):
-            return 403, f"this server is open to {', '.join(sorted(self._hosts))} only"
+            return 403, f"this server only accepts requests to {', '.join(sorted(self._hosts))}"
         given, expected = headers.get("authorization", ""), f"Bearer {self._token}"
         if self._token is not None and not secrets.compare_digest(given.encode(), expected.encode()):
-            return 401, "this server needs its token: send the header Authorization: Bearer TOKEN"
+            return 401, "this server requires a token: send the header Authorization: Bearer TOKEN"
         if "transfer-encoding" in headers:
             return 411, "send the header Content-Length instead of chunks"
         length = headers.get("content-length", "0")
         if not length.isdecimal() or int(length) > MOST_BYTES:
-            return 413, f"requests have at most {MOST_BYTES:,} bytes, got {length:.20}"
+            return 413, f"requests may have at most {MOST_BYTES:,} bytes, got {length:.20}"
         return None

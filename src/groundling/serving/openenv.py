@@ -27,15 +27,15 @@ class TextAction(Action):
     """The agent's next action."""
 
     action: Annotated[StrictStr, Field(max_length=100_000)] | StrictInt = Field(
-        description="One of the observation's actions, as its text or its index from 0; any text if it lists none"
+        description="One of the observation's actions, as text or as an index from 0; any text if none are listed"
     )
 
 
 class ServedObservation(Observation):
-    """An observation; its metadata has the episode's seed and suite and, at its end, the env's figures."""
+    """An observation; its metadata contains the seed and suite and, at the end of the episode, the env's figures."""
 
     goal: str = Field(description="The goal of the episode; empty if it has none")
-    text: str = Field(description="The current observation, a sentence per line")
+    text: str = Field(description="The current observation, one sentence per line")
     actions: list[str] = Field(description="The admissible actions; empty if any text is an action")
     success: bool | None = Field(default=None, description="True if the episode succeeded; null until it ends")
 
@@ -51,10 +51,10 @@ class ResetOptions(BaseModel):
 
 
 class TextEnvironment(Environment[TextAction, ServedObservation, State]):
-    """A client's session, which plays one episode after another in an env of its own.
+    """A client's session, which plays one episode after another in its own env.
 
     Args:
-        worlds: The world under each suite that a client may choose, and unchanged under None.
+        worlds: The world for each suite that a client may choose; None maps to the unchanged world.
     """
 
     SUPPORTS_CONCURRENT_SESSIONS = True
@@ -66,7 +66,7 @@ class TextEnvironment(Environment[TextAction, ServedObservation, State]):
         self._options, self._steps, self._is_running = ResetOptions(), 0, False
 
     def reset(self, seed: int | None = None, episode_id: str | None = None, **options: Any) -> ServedObservation:
-        """Start an episode. Equal seeds give equal episodes; without one, it is drawn from the training seeds.
+        """Start an episode. Equal seeds yield equal episodes; without a seed, one is drawn from the training seeds.
 
         Raises:
             ConfigError: An option is unknown or has an invalid value.
@@ -122,7 +122,7 @@ class TextEnvironment(Environment[TextAction, ServedObservation, State]):
         return State(step_count=self._steps, **self._options.model_dump())
 
     def get_metadata(self) -> EnvironmentMetadata:
-        about = f"A text world of Groundling. reset(seed, suite), suites: {', '.join(filter(None, self._worlds))}"
+        about = f"A Groundling text world. reset accepts seed and suite: {', '.join(filter(None, self._worlds))}"
         return EnvironmentMetadata(
             name=self._worlds[None].config.env, description=about, version=groundling.__version__
         )
@@ -162,12 +162,12 @@ class TextEnvironment(Environment[TextAction, ServedObservation, State]):
         return admissible[action] if self._num_actions is None else min(action, self._num_actions - 1)
 
     def _ask(self, doing: str, function: Callable[[], Any]) -> Any:
-        """Call the env; raise `RunError` if it raises, and print the traceback here."""
+        """Call the env; if it raises an error, print the traceback here, and raise `RunError`."""
         try:
             return function()
         except GroundlingError:
             raise
-        except BaseException as error:  # an env that calls sys.exit() must not end the server
+        except BaseException as error:  # an env that calls sys.exit() must not stop the server
             traceback.print_exception(error)
             where = f"{doing}, seed {self._options.seed}, after {self._steps} steps"
             raise RunError(f"the env raised {type(error).__name__} ({where}): see the server's traceback") from error
@@ -184,7 +184,7 @@ def make_app(
     """Create the application that serves a text env.
 
     Args:
-        env, overrides: Its id and settings (see `groundling.serving.text_worlds.served_worlds`).
+        env, overrides: The env's id and settings (see `groundling.serving.text_worlds.served_worlds`).
         max_sessions: Maximum number of clients at a time.
         token, hosts: See `groundling.serving.http.AccessControl`.
     """

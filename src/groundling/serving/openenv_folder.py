@@ -1,4 +1,4 @@
-"""A folder with an OpenEnv environment, for `openenv push` and `docker build`."""
+"""Write a folder with an OpenEnv environment, for `openenv push` and `docker build`."""
 
 import re
 import shutil
@@ -29,8 +29,8 @@ tags: [openenv, groundling]
 
 # {env}
 
-A text world of Groundling. `docker build -t {name} . && docker run -p 8000:8000 {name}` serves it; `openenv push`
-publishes it. A groundling-*.whl in this folder is installed instead of the one on PyPI.
+A Groundling text world. `docker build -t {name} . && docker run -p 8000:8000 {name}` serves it; `openenv push`
+publishes it. If this folder contains a groundling-*.whl, it is installed instead of the release on PyPI.
 
 ```python
 from openenv.core import GenericEnvClient
@@ -87,17 +87,17 @@ if __name__ == "__main__":
 
 
 def write_folder(folder: Path, env: str, overrides: Sequence[str], modules: Sequence[str], max_sessions: int) -> None:
-    """Write a new folder that serves an env; copy the ``modules`` that register it. The rest is as for `make_app`.
+    """Write a new folder that serves an env; copy the ``modules`` that register it. For the rest, see `make_app`.
 
     Raises:
-        ConfigError: The folder has files, a module is not a single file, or the env cannot be served.
+        ConfigError: The folder contains files, a module is not a single file, or the env cannot be served.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"--output {folder} already exists: choose a new folder")
     files = [Path(import_module(module).__file__ or "") for module in modules]
     for module, file in zip(modules, files, strict=True):
         if file.name != f"{module}.py":
-            raise ConfigError(f"--import {module} is not a single file, which could be copied: move the env to one")
+            raise ConfigError(f"--import {module} is not a single file that can be copied: move the env to one")
     values = {
         "env": env,
         "name": re.sub(r"[^a-z0-9]+", "_", env.lower()).strip("_"),

@@ -1,4 +1,4 @@
-"""Requests in the format of OpenAI's API, with some of vLLM's extensions; untrusted, so every size is bounded."""
+"""Requests in the format of OpenAI's API, with some of vLLM's extensions; all sizes are bounded (untrusted input)."""
 
 from collections.abc import Mapping
 from functools import cached_property
@@ -9,7 +9,7 @@ from pydantic import AliasChoices, AliasPath, BaseModel, ConfigDict, Field, Vali
 from groundling.errors import GroundlingError
 from groundling.lm.write.sampling import Sampling
 
-MAX_TEXTS = 64  # Texts of one request
+MAX_TEXTS = 64  # Maximum number of texts per request
 _MAX_NEW_TOKENS = 4096
 _Count = Annotated[int, Field(ge=1)]
 _Top = Annotated[int, Field(ge=0, le=20)]
@@ -18,7 +18,7 @@ _Choice = Annotated[str, Field(min_length=1, max_length=4096)]
 _Ids = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
 _LIMIT = AliasChoices("max_tokens", "max_completion_tokens")
 _CHOICES = AliasChoices(AliasPath("structured_outputs", "choice"), "guided_choice")
-# Fields that change nothing, and unsupported ones with the value that changes nothing.
+# Ignored fields, and unsupported fields with the value for which they have no effect.
 _IGNORED = ("user", "metadata", "store", "service_tier", "safety_identifier")
 _NEUTRAL: dict[str, Any] = {
     **dict.fromkeys(("stream", "echo", "ignore_eos", "include_stop_str_in_output"), False),
@@ -64,7 +64,7 @@ class _Message(_Object):
 
 
 class CompletionRequest(_Object):
-    """The body of ``/v1/chat/completions``, which has ``messages``, or ``/v1/completions``, which has a ``prompt``."""
+    """The body of a request to ``/v1/chat/completions`` (with ``messages``) or ``/v1/completions`` (``prompt``)."""
 
     model: str | None = None
     messages: Annotated[list[_Message], Field(min_length=1, max_length=4096)] | None = None
@@ -87,7 +87,7 @@ class CompletionRequest(_Object):
         if unused := self.model_fields_set & (unused | ({"top_logprobs"} if self.logprobs is not True else set())):
             raise ValueError(f"{min(unused)} has no effect in this request: remove it")
         if self.n * len(self.sources) > MAX_TEXTS:
-            raise ValueError(f"n={self.n} asks for more than {MAX_TEXTS} texts: use a smaller number")
+            raise ValueError(f"n={self.n} requests more than {MAX_TEXTS} texts: use a smaller number")
         return self
 
     @property
@@ -110,7 +110,7 @@ class CompletionRequest(_Object):
 
     @property
     def num_top(self) -> int | None:
-        """Number of most likely tokens to return with each token; None for no log-probabilities."""
+        """Number of most likely tokens to return with each token; None if log-probabilities are not requested."""
         return self.top_logprobs if self.logprobs is True else None if self.logprobs is False else self.logprobs
 
     @cached_property
@@ -129,5 +129,5 @@ def parse(body: bytes, is_chat: bool) -> CompletionRequest:
         place, message = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
         raise GroundlingError(f"{place}: {message}" if place else message) from error
     if is_chat != (request.messages is not None) or is_chat == (request.prompt is not None):
-        raise GroundlingError("/v1/chat/completions needs messages and no prompt, /v1/completions the opposite")
+        raise GroundlingError("/v1/chat/completions needs messages and no prompt, and /v1/completions the opposite")
     return request

@@ -1,4 +1,4 @@
-"""A policy with a language model: how it reads prompts, and how it scores the choices that a request lists."""
+"""How a policy with a language model reads prompts and scores the choices that a request lists."""
 
 from collections.abc import Sequence
 
@@ -13,12 +13,12 @@ from groundling.policies.token import TokenPolicy
 from groundling.prompts.prompt import BLANK
 from groundling.serving.requests import Source
 
-_MAX_PROMPT_TOKENS = 8192  # for models without a limit of their own
-_MAX_CHARACTERS = 32  # per token
+_MAX_PROMPT_TOKENS = 8192  # For models without their own limit
+_MAX_CHARACTERS = 32  # Maximum number of characters per token
 
 
 class ServedPolicy:
-    """A policy as a server uses it; raise `ConfigError` if it has no language model, its attribute ``lm``."""
+    """Wraps a policy for a server; raises `ConfigError` if the policy has no language model, ``lm``."""
 
     def __init__(self, policy: Policy | None) -> None:
         if not isinstance(policy, LanguageModelPolicy | TokenPolicy):
@@ -38,8 +38,8 @@ class ServedPolicy:
         lm, opening = self.lm, () if choices else self._opening
         limit = lm.max_prompt_tokens or lm.max_positions or _MAX_PROMPT_TOKENS
         texts = [source[0] or "", *source[1]] if isinstance(source, tuple) else [source]
-        if (size := sum(map(len, texts))) > limit * _MAX_CHARACTERS:  # would take long to encode
-            raise GroundlingError(f"the prompt has {size} characters, but this model reads {limit} tokens: send less")
+        if (size := sum(map(len, texts))) > limit * _MAX_CHARACTERS:  # encoding would take long
+            raise GroundlingError(f"the prompt has {size} characters, but this model reads {limit} tokens: shorten it")
         if isinstance(source, tuple) and not self._reads_text:
             system, said = source
             ids = lm.chat.conversation(system, list(zip(said[:-1:2], said[1::2], strict=True)), said[-1])
@@ -51,7 +51,7 @@ class ServedPolicy:
             ids = lm.prompt_tokens([source])[0] if isinstance(source, str) else source
             opening = opening if self._reads_text else ()
         if len(ids) + len(opening) > limit:
-            raise GroundlingError(f"the prompt has {len(ids)} tokens, but this model reads {limit}: send less")
+            raise GroundlingError(f"the prompt has {len(ids)} tokens, but this model reads {limit}: shorten it")
         if max(ids) >= lm.vocabulary_size:
             raise GroundlingError(f"token id {max(ids)} is not one of the {lm.vocabulary_size} tokens of this model")
         return [*ids, *opening], self._choice_tokens(ids, choices) if choices else []

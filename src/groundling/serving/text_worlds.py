@@ -1,4 +1,4 @@
-"""A text world, unchanged and under the suites that change what an agent reads."""
+"""A text world, both unchanged and with the suites that change what an agent reads."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -20,7 +20,7 @@ SETTINGS = ("args", "actions", "goal", "goal_key", "language", "step_limit")
 
 @dataclass(frozen=True)
 class ServedWorld:
-    """A world under a suite: its config, and the words to replace in everything that the agent reads."""
+    """A world with a suite applied: its config, and the words to replace in everything that the agent reads."""
 
     config: Any  # the ``world`` section
     replacements: Mapping[str, str]
@@ -40,7 +40,7 @@ class ServedWorld:
 
 
 def served_worlds(env: str, overrides: Sequence[str] = ()) -> dict[str | None, ServedWorld]:
-    """Return an env's world under each suite that changes what an agent reads, and unchanged under None.
+    """Return an env's world for each suite that changes what an agent reads; None maps to the unchanged world.
 
     Raises:
         ConfigError: The env is not a text env, or an override is invalid or is not one of `SETTINGS`.
@@ -49,14 +49,14 @@ def served_worlds(env: str, overrides: Sequence[str] = ()) -> dict[str | None, S
         section, _, key = text.lstrip("+~").partition("=")[0].partition(".")
         if section != "world" or key.partition(".")[0] not in SETTINGS:
             raise ConfigError(f"{text} does not apply to a served world: expected world.{', world.'.join(SETTINGS)}")
-    # The prompt is the client's. With this one, suites that change the words around GLAM's goal do not apply.
+    # The client builds the prompt. With this setting, suites that change the words around GLAM's goal do not apply.
     prompt = "policy.args.prompt=conversation"
     config = compose("text", [f"world.env={env}", "~world.args", prompt, *overrides], purpose="playing")
     unchanged = ServedWorld(config.world, {})
     with closing(TextVectorEnv(unchanged.make_env, 1, unchanged.names, lambda *_: 0)) as envs:
         envs.reset()  # raises an error unless it is a text env
     worlds: dict[str | None, ServedWorld] = {None: unchanged}
-    world: Any = world_of(config)  # of text, which has `Suites`
+    world: Any = world_of(config)  # a text world, which has `Suites`
     for name in world.suites:
         try:
             under = changed(config, world.suite_overrides(name, ()), "playing")
@@ -64,7 +64,7 @@ def served_worlds(env: str, overrides: Sequence[str] = ()) -> dict[str | None, S
             under_suite.check_suite()
             one = ServedWorld(under.world, under.policy.args.get("replacements") or {})
             one.make_env().close()
-        except ConfigError:  # it is for other envs
+        except ConfigError:  # the suite is for other envs
             continue
         if one != unchanged:
             worlds[name] = one

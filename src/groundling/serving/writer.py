@@ -1,4 +1,4 @@
-"""Answer requests in batches, on one thread: write texts token by token, or choose among the texts that they list."""
+"""Answer requests in batches on one thread: generate texts token by token, or choose among the texts they list."""
 
 import itertools
 import queue
@@ -70,7 +70,7 @@ class Writer:
     """Answers requests with a policy, whose model is used only on this object's thread.
 
     New requests join those in progress at the next token. Keys and values of the latest prompts are kept, so the next
-    step of a conversation reads only its new tokens. A text depends on its own seed, not on the texts of its batch.
+    step of a conversation reads only its new tokens. A text depends on its own seed, not on the rest of its batch.
     """
 
     def __init__(self, policy: ServedPolicy) -> None:
@@ -80,7 +80,7 @@ class Writer:
         self._thread.start()
 
     def submit(self, request: CompletionRequest) -> "list[Future[Completion]]":
-        """Return the future answers, `n` for each prompt; `GroundlingError` is their error if the policy has none."""
+        """Return futures of the answers, `n` per prompt; they raise `GroundlingError` if the policy cannot answer."""
         seed = secrets.randbits(64) if request.seed is None else request.seed
         asked = enumerate(itertools.product(request.sources, range(request.n)))
         answers = [Completion(request, source, random.Random(f"{seed} {place}")) for place, (source, _) in asked]
@@ -89,7 +89,7 @@ class Writer:
         return [answer.done for answer in answers]
 
     def close(self) -> None:
-        """End the thread; requests in progress stay unanswered."""
+        """Stop the thread; requests in progress remain unanswered."""
         self._arrived.put(None)
         self._thread.join()
 
@@ -116,7 +116,7 @@ class Writer:
                 waiting = [answer for answer in waiting if not answer.done.done()]
 
     def _choose(self, answers: Sequence[Completion]) -> None:
-        """Score the choices of answers with equally many, choose, and score the tokens of what was chosen."""
+        """Score each answer's choices, sample one, and score its tokens; all have the same number of choices."""
         with _failing(answers):
             prompts = [answer.prompt for answer in answers]
             log_probs = self._policy.log_probs(prompts, [answer.request.choices for answer in answers])
@@ -132,7 +132,7 @@ class Writer:
                 answer.choice_log_probs = of_choices
 
     def _write(self, answers: Sequence[Completion]) -> None:
-        """Write one token of each answer."""
+        """Generate one token of each answer."""
         with _failing(answers):
             with self.lm.autocast():
                 states = states_after(self.lm, [one.prompt for one in answers], [one.ids for one in answers])
@@ -148,7 +148,7 @@ class Writer:
 
 
 def _sample(log_probs: Tensor, answers: Sequence[Completion]) -> list[int]:
-    """Return an index for each row (answers, n): the most likely one, or sampled as its request says."""
+    """Return an index for each row (answers, n): the most likely one, or one sampled as its request specifies."""
     chosen = log_probs.argmax(-1)
     samplings = [answer.request.sampling for answer in answers]
     for sampling in {one for one in samplings if one.do_sample}:

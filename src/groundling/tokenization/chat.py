@@ -1,4 +1,4 @@
-"""Conversations as token ids, equal to those from the tokenizer's chat template.
+"""Encode conversations as the token ids that the tokenizer's chat template yields.
 
 A conversation is rendered with the template and encoded as one text, as in Transformers' ``apply_chat_template``. As
 long as the tokens of a longer conversation start with those of a shorter one, only the new turn is rendered and
@@ -27,7 +27,7 @@ def first_turn(opening: Callable[[int], int], turns: Sequence[int], room: int) -
 
     A conversation that becomes too long restarts with the latest turns that fit in half of the room, or with only the
     last one, however long it is. It then grows again, so it is rarely read from the start. ``opening`` returns the
-    length in tokens of a conversation that starts with a turn; ``turns`` has the length that each turn adds.
+    length in tokens of a conversation that starts with a turn; ``turns`` contains the length that each turn adds.
     """
     first, length = 0, opening(0)
     for last in range(1, len(turns)):
@@ -42,12 +42,12 @@ def first_turn(opening: Callable[[int], int], turns: Sequence[int], room: int) -
 
 
 class Chat:
-    """Encodes conversations with a tokenizer's chat template; without one, in a plain format, one line per turn.
+    """Encodes conversations with a tokenizer's chat template or, without one, in a plain format: one line per turn.
 
     Attributes:
         encoder: Encodes texts, with control tokens in messages as plain text.
         source: The template.
-        why_whole: Reason to render each conversation as a whole; None if `tokens` adds only the tokens of new turns.
+        why_whole: Reason for rendering conversations as a whole; None if `tokens` adds only the tokens of new turns.
         lead: Token ids that the template writes between its generation prompt and a final answer, such as Qwen 3's
             empty thinking block; whitespace that merges with the answer is part of the answer.
     """
@@ -111,9 +111,9 @@ class Chat:
         """Return a conversation's token ids up to the assistant's first message.
 
         Args:
-            system: The system prompt, which replaces the template's own; if None, the template's own, if any.
+            system: The system prompt, which replaces the template's own. If None, the template's own is used, if any.
             words: The first user message.
-            room: Maximum number of tokens; a longer message is cut. Raises if not even one token of it fits.
+            room: Maximum number of tokens; a longer message is truncated. Raises if not even one of its tokens fits.
             truncation_side: ``left`` keeps the end of the message, ``right`` its beginning.
             tools: JSON schemas for a template that `takes_tools`.
         """
@@ -124,7 +124,7 @@ class Chat:
         begin, end = common_length(one, other), common_length(one[::-1], other[::-1])
         if (left := room - begin - end) < 1:
             raise GroundlingError(
-                f"a prompt of {room} tokens has no room for a message: template and system prompt take {begin + end}"
+                f"a prompt of {room} tokens has no room for a message: template and system prompt use {begin + end}"
             )
         said = tokens[begin : len(tokens) - end]
         said = said[-left:] if truncation_side == "left" else said[:left]
@@ -139,7 +139,7 @@ class Chat:
 
     def tokens(self, system: str | None, said: Sequence[str], tools: tuple[str, ...] = ()) -> list[int]:
         """Return a conversation's token ids up to the assistant's next message; earlier turns are cached."""
-        # In ``said``, messages of user and assistant alternate; the user speaks first and last.
+        # In ``said``, user and assistant messages alternate; the first and the last are the user's.
         turns = [self._turn(answer, words, tools) for answer, words in zip(said[1::2], said[2::2], strict=True)]
         if self.why_whole is None and not all(exact for _, exact in turns):
             self._render_whole("its last token merges with the first token of an answer")
@@ -168,7 +168,7 @@ class Chat:
     ) -> list[int]:
         """Return the token ids of a conversation that is read once, without its first turns if they do not fit.
 
-        ``earlier`` has pairs of a user message and an answer; for the other arguments, see `opening`.
+        ``earlier`` contains pairs of a user message and an answer; for the other arguments, see `opening`.
         """
         for first in range(len(earlier) + 1):
             said = [*itertools.chain.from_iterable(earlier[first:]), words]
@@ -219,7 +219,7 @@ class Chat:
         return self._openings[key]
 
     def _turn(self, answer: str, words: str, tools: tuple[str, ...] = ()) -> tuple[list[int], bool]:
-        """Return the tokens that a turn adds, and True if the tokens before it are unchanged."""
+        """Return the tokens that a turn adds, and whether the tokens before it are unchanged."""
         key = answer, words, tools
         if key not in self._turns:
             if len(self._turns) > _MAX_REMEMBERED:

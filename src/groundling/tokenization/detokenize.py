@@ -1,4 +1,4 @@
-"""Decodes generated token ids as the continuation of a prompt.
+"""Decode generated token ids as the continuation of a prompt.
 
 SentencePiece and WordPiece tokenizers decode the first token of a text differently: decoded alone, the generation
 ``▁red`` after ``You see a`` is ``red`` without its space.
@@ -16,8 +16,8 @@ _BYTES = 4  # Maximum number of byte tokens in a character
 class Continuation:
     """Decodes a generation, as a whole or token by token in linear time.
 
-    ``prompt`` has the token ids before the generation; it is empty for encoder-decoders, whose decoder starts a new
-    text. A prompt that ends with the tokenizer's end token is treated as empty.
+    ``prompt`` contains the token ids before the generation; it is empty for encoder-decoders, whose decoder starts a
+    new text. A prompt that ends with the tokenizer's end token is treated as empty.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Encodes texts as token ids; control tokens spelled out in a world's or a dataset's text stay plain text."""
+"""Encode texts as token ids; control tokens spelled out in a world's or a dataset's text remain plain text."""
 
 import json
 import re
@@ -16,7 +16,7 @@ from groundling.tokenization.templates import ChatTemplate
 
 _HANGUL, _SYLLABLES = 0xAC00, 11_172
 # Start of each mark. It is the same for all models of a process, since a reference model reads its policy's prompts.
-# Normalizers leave these letters unchanged, and untrusted text cannot guess them, since they are random.
+# Normalizers leave these letters unchanged, and authors of untrusted text cannot guess them, since they are random.
 _KEY = "".join(chr(_HANGUL + secrets.randbelow(_SYLLABLES)) for _ in range(8))
 _MARK = re.compile(rf"{_KEY}([0-9a-f]+);")
 
@@ -93,7 +93,7 @@ class TextEncoder:
         return [list(ids) for ids in encoded]
 
     def _name(self, token: str) -> str:
-        """Return the name, impossible to guess, that `_rename` gives to a control token."""
+        """Return the unguessable name that `_rename` assigns to a control token."""
         return f"{_KEY[::-1]}{self._tokens.index(token)};"
 
     def _rename(self) -> Tokenizer:
@@ -131,8 +131,8 @@ class EndTokens:
     # Sorted, from the tokenizer, the generation config and the chat template. Generation stops at any of them, and the
     # probability that a text ends is the sum of their probabilities.
     ids: tuple[int, ...]
-    of_text: int | None  # The tokenizer's, which ends a plain text in training data; None if there is no end token
-    of_turn: int | None  # The chat template's, which ends an answer in a conversation, or ``of_text``
+    of_text: int | None  # The tokenizer's end token, which ends plain texts in training data; None if there is none
+    of_turn: int | None  # The chat template's end token, which ends answers in conversations, or ``of_text``
 
     @classmethod
     def of(

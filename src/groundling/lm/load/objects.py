@@ -1,4 +1,4 @@
-"""Save models and tokenizers that are passed as Python objects, so that a config can name them."""
+"""Save models and tokenizers that are passed as Python objects, so that a config can refer to them."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 
 def save_model(model: Any, tokenizer: Any, folder: Path) -> Mapping[str, str]:
-    """Save the objects among a model and its tokenizer in ``folder``, unless it already holds them.
+    """Save a model and its tokenizer, if they are objects, in ``folder``, unless it already contains them.
 
     Args:
-        model: A path, a hub id, a model of Transformers, or None for a config's own.
-        tokenizer: A path, a hub id, a tokenizer of Transformers, or None for the model's own.
+        model: A path, a hub id, a Transformers model, or None for the config's own model.
+        tokenizer: A path, a hub id, a Transformers tokenizer, or None for the model's own tokenizer.
 
     Returns:
-        The keys of the config's ``model`` section that load them.
+        The settings of the config's ``model`` section that load them.
 
     Raises:
-        ConfigError: An object cannot be saved, or the folder holds another model.
+        ConfigError: An object cannot be saved, or the folder contains a different model.
     """
     has_model, has_tokenizer = is_object(model), is_object(tokenizer)
     settings = {} if model is None else {"model.path": str(folder if has_model else model)}
@@ -39,29 +39,29 @@ def save_model(model: Any, tokenizer: Any, folder: Path) -> Mapping[str, str]:
         _check_model(model, tokenizer)
     if has_tokenizer and not isinstance(tokenizer, PreTrainedTokenizerBase):
         raise ConfigError(
-            f"tokenizer must be a folder, a hub id or a tokenizer of Transformers, got a {type(tokenizer).__name__}"
+            f"tokenizer must be a folder, a hub id or a Transformers tokenizer, got a {type(tokenizer).__name__}"
         )
     if not (has_model or has_tokenizer):
         return settings
-    with locked(output_lock(folder), f"is saving a model in {folder}", wait=True):  # every process of a run comes here
+    with locked(output_lock(folder), f"is saving a model in {folder}", wait=True):  # all processes of a run get here
         if folder.exists() and any(folder.iterdir()):
             if has_model and not _holds(folder, model):
                 raise ConfigError(
-                    f"{folder} holds other weights than the model object: pass model={str(folder)!r} to resume, or set "
-                    "run_dir to a new folder"
+                    f"{folder} contains weights that differ from the model object's: pass model={str(folder)!r} to "
+                    "resume, or set run_dir to a new folder"
                 )
             return settings
         try:
             with new_folder(folder) as partial, quietly():
                 for one in filter(is_object, (model, tokenizer)):
                     one.save_pretrained(partial)
-        except (ValueError, RuntimeError) as error:  # such as invalid generation settings
+        except (ValueError, RuntimeError) as error:  # for example, because generation settings are invalid
             raise ConfigError(f"the model cannot be saved in {folder}: {first_line(error)}") from error
     return settings
 
 
 def is_object(given: Any) -> bool:
-    """Return True for anything but a path, an id or None."""
+    """Return True for anything but a path, a hub id or None."""
     return given is not None and not isinstance(given, str | Path)
 
 
@@ -70,13 +70,13 @@ def _check_model(model: Any, tokenizer: Any) -> None:
     if hasattr(model, "peft_config") or getattr(model, "_hf_peft_config_loaded", False):
         raise ConfigError(
             f"the {name} has an adapter: pass its base model with overrides=['model.lora={{r: 16}}'] to train a new "
-            "one, or model.merge_and_unload()"
+            "one, or pass model.merge_and_unload()"
         )
     if not isinstance(model, PreTrainedModel):
-        raise ConfigError(f"model must be a folder, a hub id or a model of Transformers, got a {name}")
+        raise ConfigError(f"model must be a folder, a hub id or a Transformers model, got a {name}")
     if not type(model).__module__.startswith("transformers."):
         raise ConfigError(
-            f"{name} is not a class of Transformers, so it cannot be loaded again without its code: save it as a model "
+            f"{name} is not a Transformers class, so it cannot be loaded again without its code: save it as a model "
             "with remote code, and pass model=FOLDER with overrides=['model.trust_remote_code=true']"
         )
     if tokenizer is None:
@@ -88,7 +88,7 @@ def _check_model(model: Any, tokenizer: Any) -> None:
 
 
 def _holds(folder: Path, model: PreTrainedModel) -> bool:
-    """Return True if a folder has the same type of model and equal weights."""
+    """Return True if a folder contains a model of the same type with equal weights."""
     config = folder / "config.json"
     if not config.exists() or json.loads(config.read_bytes()).get("model_type") != model.config.model_type:
         return False

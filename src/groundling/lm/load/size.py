@@ -1,4 +1,4 @@
-"""The size of a model, read from the headers of its files, without loading it."""
+"""Determine a model's size from the headers of its files, without loading it."""
 
 import math
 from collections.abc import Sequence
@@ -14,21 +14,21 @@ from groundling.lm.load.model_files import Source, adapter_base, check_model_fil
 
 @dataclass(frozen=True)
 class ModelSize:
-    """The size of a model, and whether it is trained, read before it is loaded."""
+    """A model's size and whether it is trained, determined before it is loaded."""
 
     parameters: int
     is_trained: bool = True
-    """False if the weights are as a library initialises them."""
+    """False if the weights look freshly initialised."""
     has_adapter: bool = False
 
 
 def size_of(source: Source) -> ModelSize:
-    """Return a model's size; raise `GroundlingError` if it cannot be found."""
+    """Return a model's size; raise `GroundlingError` if the model cannot be found."""
     path = resolve(source.path)
     if (base := adapter_base(path)) is not None:
         return ModelSize(size_of(Source(base, source.revision, source.trust_remote_code)).parameters, True, True)
     check_model_files(path)
-    # A checkpoint of a run also has files of the optimizer and of heads.
+    # A run's checkpoint also contains files for the optimizer and the heads.
     if files := sorted(Path(path).glob("model*.safetensors")) or sorted(Path(path).glob("*.safetensors")):
         try:
             return _size_of_files(files)
@@ -46,7 +46,7 @@ def _size_of_files(files: Sequence[Path]) -> ModelSize:
         with safe_open(file, "pt") as weights:
             shapes = {name: weights.get_slice(name).get_shape() for name in weights.keys()}  # noqa: SIM118
             parameters += sum(map(math.prod, shapes.values()))
-            # Training changes the scales of normalisation layers, which start at the same value, 1 or 0.
+            # Training changes the scales of normalisation layers, which are all initialised to 1 or all to 0.
             scales = [name for name, shape in shapes.items() if len(shape) == 1 and name.endswith("weight")]
             constant += [weights.get_tensor(name).unique().numel() == 1 for name in scales]
     return ModelSize(parameters, not constant or not all(constant))

@@ -1,1 +1,1 @@
-"""Scores and hidden states of texts."""
+"""Compute scores and hidden states of texts."""

@@ -31,7 +31,7 @@ def batches(
 ) -> list[list[int]]:
     """Group indices of ``lengths`` so that padded batches contain little padding.
 
-    For the limits, see `Batching`. A text that exceeds one gets its own batch.
+    For the limits, see `Batching`. A text that exceeds a limit gets its own batch.
     """
     groups: list[list[int]] = []
     width = filled = 0
@@ -61,7 +61,7 @@ def padded(
 
 
 def padded_states(sequences: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Return states (length, size) as a batch (batch, longest, size), and its 0/1 int64 mask (batch, longest)."""
+    """Pad states (length, size) to a batch (batch, longest, size); also return its 0/1 int64 mask (batch, longest)."""
     flat = torch.cat(list(sequences))
     lengths = torch.tensor([len(sequence) for sequence in sequences])
     places = torch.arange(int(lengths.max()))  # (longest,)
@@ -150,7 +150,7 @@ def runs_of(candidates: Sequence[Tokens]) -> list[tuple[int, ...]]:
 
 
 def run_targets(candidates: Sequence[Tokens], runs: Sequence[tuple[int, ...]]) -> Tensor:
-    """Return the targets (see `RowStates`) for rows that have, for each run, a root and the run's tokens."""
+    """Return the targets (see `RowStates`) for rows in which each run has a root, followed by its tokens."""
     first_row: dict[tuple[int, ...], int] = {(): 0}
     row = 0
     for run in runs:

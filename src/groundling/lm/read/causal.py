@@ -29,7 +29,7 @@ from groundling.lm.read.batching import (
 )
 from groundling.lm.read.exactness import agree, example_tokens
 
-WORTH_SHARING = 16  # Minimum length from which a common prefix is worth a separate pass or a shared row with a mask
+WORTH_SHARING = 16  # Minimum length of a common prefix that is worth a separate pass or a shared row with a mask
 
 
 @dataclass
@@ -151,7 +151,7 @@ def _tree_batch(prompts: Sequence[Tokens], layouts: Sequence[Layout]) -> tuple[T
 
 @dataclass
 class EncoderDecoderReader:
-    """Reads questions with one encoder-decoder model, whose decoder starts with ``start_token``."""
+    """Reads questions with an encoder-decoder model whose decoder starts with ``start_token``."""
 
     backbone: Backbone
     start_token: int
@@ -182,7 +182,7 @@ class EncoderDecoderReader:
         self, prompts: Sequence[Tokens], lines: Sequence[Tokens], visible: Sequence[Tensor] | None = None
     ) -> list[Tensor]:
         """Return the decoder's states (length, hidden) for each prompt's line of tokens."""
-        # ``visible`` has one bool mask (length, length) per line; entry (i, j): i attends to j. If None, it is causal.
+        # ``visible``: one bool mask (length, length) per line, True at (i, j) if i attends to j. None means causal.
         encoded, states = self._encode(prompts), dict[int, Tensor]()
         for batch in self._batches(list(map(len, encoded)), None if visible is None else list(map(len, lines))):
             tokens = pad_sequence([torch.tensor(lines[index]) for index in batch], batch_first=True)

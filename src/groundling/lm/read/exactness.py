@@ -15,9 +15,9 @@ from groundling.lm.backbone import Backbone
 from groundling.lm.load.model_files import first_line
 from groundling.lm.read.batching import ScoringQuestion
 
-Way = Literal["tree", "lines"]  # How candidates are read: all in one row with the prompt, or each with its own prompt
+Way = Literal["tree", "lines"]  # How candidates are read: all in one row with the prompt, or each in its own row
 
-Scores = Callable[[list[ScoringQuestion]], Tensor]  # Returns float32 (total number of candidates,), by question
+Scores = Callable[[list[ScoringQuestion]], Tensor]  # Returns float32 (total number of candidates,), in order
 
 REFUSALS = (TypeError, ValueError, RuntimeError, IndexError, AttributeError, KeyError, AssertionError,
             NotImplementedError)  # fmt: skip

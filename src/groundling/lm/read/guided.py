@@ -25,8 +25,8 @@ from groundling.tokenization.chat import common_length
 class Trie:
     """The tokens of several texts as a tree whose edges are the allowed tokens.
 
-    Each text consists of its tokens and an end. Tokens after its last choice have probability 1 and are omitted, so
-    only a text that is a prefix of another keeps its end, with a line (token sequence) for each end token.
+    Each text consists of its tokens and an end. Tokens after its last choice have probability 1 and are omitted, so an
+    end is kept only for a text that is a prefix of another one, with a line (token sequence) for each end token.
     """
 
     chosen: list[list[int]]  # the tokens of each line up to its last choice
@@ -101,7 +101,7 @@ def guided_log_probs(
 def written_log_probs(tries: Sequence[Trie], logits: Tensor, temperature: float = 1.0) -> Tensor:
     """Return the texts' log-probabilities, float32 (total number of texts,); the probabilities of a trie sum to 1.
 
-    ``logits``, float32 (number of tokens in all `chosen`,), has the logit of each token given those before it.
+    ``logits``, float32 (number of tokens in all `chosen`,), contains each token's logit given the preceding tokens.
     """
     num_tokens, num_edges = [len(trie.edges) for trie in tries], [len(trie.nodes) for trie in tries]
     first = _offset([trie.first for trie in tries], num_tokens).to(logits.device)

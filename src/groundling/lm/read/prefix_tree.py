@@ -32,14 +32,14 @@ class Branch(NamedTuple):
 
 @dataclass(frozen=True)
 class Text:
-    """A prompt with the rows of its candidates, and those of prompts that are prefixes of it."""
+    """A prompt with its candidates' rows, and with those of prompts that are prefixes of it."""
 
     trunk: tuple[int, ...]
     branches: list[Branch]
 
 
 def chains(prompts: Sequence[Tokens]) -> list[list[int]]:
-    """Group the indices of prompts so that each extends the one before it; equal prompts share a group."""
+    """Group the indices of prompts so that each prompt extends the previous one; equal prompts share a group."""
     keys = [tuple(prompt) for prompt in prompts]
     groups: list[list[int]] = []
     # In sorted order, a text is followed by those that extend it.
@@ -121,9 +121,9 @@ class _Block(NamedTuple):
 class PrefixTree:
     """The tree of one pass; its nodes are the tokens to compute.
 
-    `tokens` and `positions` describe each node. `rows` has the nodes of each text's rows, branch by branch, the root
-    first; `paths` has the entries of each text's trunk. ``memory`` holds keys and values of entries that are not
-    computed again; without it, entries are the nodes.
+    `tokens` and `positions` describe each node. `rows` lists the nodes of each text's rows by branch, starting with
+    the root; `paths` lists the entries of each text's trunk. ``memory`` stores the keys and values of entries that are
+    not computed again; without it, the nodes are the entries.
     """
 
     def __init__(self, num_keys: int, memory: KeyValueMemory | None = None) -> None:
@@ -153,7 +153,7 @@ class PrefixTree:
                 queries.append(place)
             path.append(entry)
         for place in sorted({branch.length - 1 for branch in text.branches}):
-            if path[place] not in self._nodes:  # its keys and values are kept, its state is not
+            if path[place] not in self._nodes:  # its keys and values are kept, but not its state
                 self._compute(path[place], text.trunk[place], place)
                 queries.append(place)
         rows = []
@@ -240,7 +240,7 @@ class _Group:
         nodes = [node for b in blocks for node in (*b.queries, *[-1] * (widest - len(b.queries)))]
         keys = [entry for b in blocks for entry in (*b.keys, *[b.keys[0]] * (longest - len(b.keys)))]
         allowed = torch.zeros(len(blocks), widest, longest, dtype=torch.bool)
-        allowed[..., 0] = True  # padding queries need a key, too: an empty softmax is NaN
+        allowed[..., 0] = True  # padding queries also need a key, because an empty softmax is NaN
         for place, block in enumerate(blocks):
             allowed[place, : len(block.queries), : len(block.keys)] = block.allowed
         mask = torch.zeros(allowed.shape).masked_fill_(~allowed, -torch.inf)[:, None]
@@ -261,7 +261,7 @@ class _Group:
 
 
 Attend = Callable[[Tensor, Tensor, Tensor, float | None], Tensor]
-"""Attention from queries, keys and values, (1, heads, length, size) each, and the scale of their products."""
+"""Computes attention from queries, keys and values, each (1, heads, length, size), and the scale of their products."""
 
 
 class ReplacedAttention(TorchFunctionMode):

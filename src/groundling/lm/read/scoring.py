@@ -61,7 +61,7 @@ class CandidateScores:
 
 
 class CandidateScorer:
-    """Scores candidates with one model; `kept_bytes` counts the keys and values kept by the last `keeping`."""
+    """Scores candidates with one model; `kept_bytes` is the size of the keys and values kept by the last `keeping`."""
 
     def __init__(self, backbone: Backbone, start_token: int) -> None:
         self.backbone, self.start_token = backbone, start_token
@@ -75,7 +75,7 @@ class CandidateScorer:
         self.kept_bytes = 0
         self._memory: KeyValueMemory | None = None
         self._encoded: dict[tuple[int, ...], Tensor] | None = None
-        # results of exactness checks, keyed by `Layers.check_length`
+        # Results of the exactness checks, keyed by `Layers.check_length`
         self._ways: dict[int, Way] = {}
 
     def __call__(
@@ -215,7 +215,7 @@ class CandidateScorer:
         rows_at_once = max(1, _MAX_LOGITS // self.backbone.model.config.get_text_config().vocab_size)
         if not len(token):
             return rows[:0, 0].float()  # keeps the graph, so that tokens with probability 1 have gradient 0
-        if len(rows) <= rows_at_once:  # the usual case, which does not synchronise with an accelerator
+        if len(rows) <= rows_at_once:  # the usual case, which needs no synchronisation with an accelerator
             logits = self.backbone.logits(rows).float()  # (num_rows, vocabulary)
             picked = logits[row, token]
             return picked if raw else picked - logits.logsumexp(-1)[row]

@@ -19,13 +19,13 @@ from groundling.lm.read.prefix_tree import Branch, KeyValueMemory, PrefixTree, T
 
 MAX_BYTES = 2**29  # Size limit for the cached states of a language model's frozen layers: 512 MiB
 _NODES_AT_ONCE = 1024  # Tokens per pass on a CPU: enough for fast matrix products, and few enough for its cache
-_ADAPTERS = ("lora_", "modules_to_save.")  # Name parts of weights that PEFT enables and disables
+_ADAPTERS = ("lora_", "modules_to_save.")  # Parts of the names of weights that PEFT enables and disables
 
 _Read = Callable[[Sequence[ScoringQuestion]], list[RowStates]]
 
 
 def num_frozen(body: nn.Module) -> int:
-    """Return the number of layers before the first with trainable weights or adapters; 0 if embeddings are trained."""
+    """Count the layers before the first one with trainable weights or adapters; 0 if the embeddings are trainable."""
     layers = getattr(body, "layers", None)
     if not isinstance(layers, nn.ModuleList):
         return 0
@@ -50,7 +50,7 @@ class TreeReader:
 
     @property
     def why_not(self) -> str | None:
-        """The reason why this reader does not work for the model; None if it does. Checked once."""
+        """Why this reader does not work for the model; None if it does. Checked once."""
         if (why := self._backbone.why_not_replaceable) is not None:
             return why
         if self._is_exact is None:
@@ -73,8 +73,8 @@ class TreeReader:
         return self._is_exact_above[frozen]
 
     def read(self, questions: Sequence[ScoringQuestion], memory: KeyValueMemory | None = None) -> list[RowStates]:
-        """Read questions whose prompts may extend each other; ``memory`` holds prompts that were read earlier."""
-        # With memory, the weights must be unchanged, and gradients must be off.
+        """Read questions whose prompts may extend each other; ``memory`` stores prompts that were read earlier."""
+        # With memory, the weights must not have changed, and gradients must be disabled.
         answers: dict[int, RowStates] = {}
         texts, paths = joined(questions), []
         try:
@@ -107,7 +107,7 @@ class TreeReader:
         for group, tree in self._passes(texts):
             with torch.no_grad():
                 lower = [self._lower(texts[place][1], frozen) for place in group]
-            nodes: list[int] = []  # of each text's tokens and rows, in the order in which it is read alone
+            nodes: list[int] = []  # nodes of each text's tokens and rows, in the order of a separate pass
             for path, rows in zip(tree.paths, tree.rows, strict=True):
                 nodes += [*path, *(node for of_question in rows for node in of_question[1:])]
             first = dict(zip(reversed(nodes), reversed(range(len(nodes))), strict=True))
@@ -133,7 +133,7 @@ class TreeReader:
 
     def _lower(self, text: Text, frozen: int) -> Tensor:
         """Return the output of the frozen layers (nodes, hidden), cached."""
-        # Each text is computed alone, so that its states do not depend on other texts, even in resumed runs.
+        # Each text is computed separately so that its states do not depend on other texts, even in resumed runs.
         if (states := self.frozen.get(text)) is not None:
             return states
         ((_, tree),) = self._passes([([0], text)])

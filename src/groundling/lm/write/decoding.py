@@ -1,4 +1,4 @@
-"""Sample a batch of texts with the log-probability of every token, for rollouts of text generation.
+"""Sample a batch of texts with the log-probability of every token, for text-generation rollouts.
 
 Each token is sampled from one uniform number by inverting the cumulative distribution, so a text depends only on its
 own random numbers, not on its batch. For beam search, see `LanguageModel.generate`.
@@ -52,7 +52,7 @@ class Decoder:
         self.mask = mask
         self.mask_lm = mask_lm
         self.ends = list(lm.end_tokens.ids)
-        # Separate backbones, because steps are traced, never compiled.
+        # These are separate backbones because steps are traced rather than compiled.
         self._stepper = Stepper(Backbone(lm.model), self.start_token)
         self._mask_stepper = Stepper(Backbone(mask_lm.model), self.start_token) if mask_lm else None
 
@@ -62,8 +62,8 @@ class Decoder:
     ) -> Decoded:
         """Continue each prompt; equal prompts are read once.
 
-        ``uniforms``, float64 (num_prompts, num_steps) in [0, 1), has one number per token; texts have at most that
-        many tokens. ``max_new_tokens`` overrides the value in ``sampling``.
+        ``uniforms``, float64 (num_prompts, num_steps) in [0, 1), contains one number per token; texts have at most
+        ``num_steps`` tokens. ``max_new_tokens`` overrides the value in ``sampling``.
         """
         new_tokens = min(max_new_tokens or sampling.max_new_tokens or uniforms.shape[1], uniforms.shape[1])
         self._check(prompts, new_tokens)
@@ -174,7 +174,7 @@ class _Choice:
         self.num_texts = len(given)
         self.alive = torch.ones(len(given), dtype=torch.bool, device=device)
         self.uniforms = uniforms.to(device)
-        # each step's index, rows, tokens, log-probabilities and raw log-probabilities, (rows,) on the model's device
+        # Each step's index, rows, tokens, log-probabilities and raw log-probabilities, (rows,) on the model's device
         self.chosen: list[tuple[int, Tensor, Tensor, Tensor, Tensor]] = []
         self.sets = SetKeeper(len(given))
         self._sync_every = 1 if device.type == "cpu" else _SYNC_EVERY
@@ -220,7 +220,7 @@ class _Choice:
         return filtered(logits, self.sampling, banned, allowed)
 
     def decoded(self) -> Decoded:
-        """Join the steps, and cut each text after its end token."""
+        """Join the steps, and truncate each text after its end token."""
         shape = (self.num_texts, max((step + 1 for step, *_ in self.chosen), default=1))
         tokens = self.end_ids.new_zeros(shape)
         log_probs, raw_log_probs = (torch.zeros(shape, device=tokens.device) for _ in range(2))
@@ -237,7 +237,7 @@ class _Choice:
 
 
 class _Chooser(LogitsProcessor):
-    """Makes Transformers' greedy loop take the tokens of a `_Choice`."""
+    """Makes Transformers' greedy loop select the tokens chosen by a `_Choice`."""
 
     def __init__(
         self,

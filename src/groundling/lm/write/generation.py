@@ -51,7 +51,7 @@ def sampling_from(seed: int) -> Iterator[None]:
 
 
 class Generator:
-    """Generates texts with one model; ``filler`` pads prompts."""
+    """Generates texts with one model; ``filler`` is the padding token of prompts."""
 
     def __init__(self, backbone: Backbone, tokenizer: PreTrainedTokenizerBase, filler: int, start_token: int) -> None:
         self.backbone, self.tokenizer, self.filler, self.start_token = backbone, tokenizer, filler, start_token
@@ -111,7 +111,7 @@ class Generator:
 
     @torch.no_grad()
     def _find(self, length: int) -> bool:
-        """Return True if a padded batch gives the logits of a plain forward pass; raise if single prompts do not."""
+        """Return True if padded batches yield the logits of a plain forward pass; raise if single prompts do not."""
         backbone, reasons = self.backbone, list[str]()
         longer = example_tokens(backbone, max(length, 3) + 7)
         for pads, batches in ((True, [[longer[:-4], longer]]), (False, [[longer[:-4]], [longer]])):
@@ -154,7 +154,7 @@ class Generator:
                 for prompt, text in zip(prompts, texts, strict=True)
             ]
         expected = torch.stack(plain).float()
-        errors = (logits - expected).abs().masked_fill(logits == expected, 0)  # handles infinite logits, too
+        errors = (logits - expected).abs().masked_fill(logits == expected, 0)  # also handles infinite logits
         # In half precision, large logits have larger rounding errors.
         largest = float(expected.abs().nan_to_num(posinf=0).max())
         unit = 1.0 if self.backbone.exact else max(1.0, largest / 10)

@@ -18,7 +18,7 @@ _COUNTS = ("num_beams", "num_return_sequences")
 
 
 def check_generation(key: str, settings: Mapping[str, Any], others: Collection[str] = ()) -> None:
-    """Check settings of `generate` without loading a model, so that errors do not occur after hours of training.
+    """Check settings of `generate` without loading a model, so that errors do not surface after hours of training.
 
     Rejects unknown names, invalid values, and settings that have no effect in combination with the others, such as
     a temperature without sampling. Error messages start with ``key``, the config key. The names in ``others`` are
@@ -102,7 +102,7 @@ class Mask:
 def filtered(
     logits: Tensor, sampling: Sampling, banned: Tensor | None = None, allowed: Tensor | None = None
 ) -> Tensor:
-    """Return the log-probabilities that tokens are sampled from, -inf for excluded tokens.
+    """Return the log-probabilities that tokens are sampled from, with -inf for excluded tokens.
 
     Args:
         logits: (rows, vocabulary), float32.
@@ -147,7 +147,7 @@ def _top_k(logits: Tensor, k: int) -> Tensor:
 
 
 def _top_p(logits: Tensor, p: float, at_least: int, reached: bool = False) -> Tensor:
-    """Return the fewest top tokens with a total above p or, if ``reached``, of at least p, as in Transformers."""
+    """Return a mask of the fewest top tokens with a total above p or, if ``reached`` (as in Transformers), >= p."""
     probabilities, order = logits.softmax(-1).sort(-1, descending=True)
     before = probabilities.cumsum(-1) - probabilities
     keep = before < p if reached else before <= p

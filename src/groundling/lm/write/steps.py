@@ -1,10 +1,10 @@
 """Decode token by token with a traced step and a static key-value cache.
 
 For small models, Transformers' own loop spends most of its time in Python: it builds masks, grows its cache and makes
-about twenty calls per layer and token. Here, keys and values are in tensors allocated once for the whole text, and the
-step is traced once with `torch.jit.trace` for any batch and length, after which it runs without Python. It calls the
-model's own modules with their weights, so no code here is specific to a model family. An exactness check compares it
-with the model's own forward pass on a small example; models that fail it use Transformers' loop.
+about twenty calls per layer and token. Here, keys and values are stored in tensors allocated once for the whole text,
+and the step is traced once with `torch.jit.trace` for any batch and length, after which it runs without Python. It
+calls the model's own modules with their weights, so no code here is specific to a model family. An exactness check
+compares it with the model's own forward pass on a small example; models that fail it use Transformers' loop.
 """
 
 import itertools
@@ -37,7 +37,7 @@ class Texts:
     """A batch of texts with their key-value cache.
 
     Each row is a text. Prompts start at slot 0, and the generated tokens of all texts start after the longest prompt;
-    ``mask`` hides the slots in between. Positions, not slots, give the order of the tokens.
+    ``mask`` hides the slots in between. The order of the tokens is determined by their positions, not by their slots.
     """
 
     logits: Tensor  # (rows, vocabulary), logits of the next token
@@ -66,7 +66,7 @@ class Stepper:
         self._checked: bool | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Omit the trace, which holds the original's weights; a copy traces again."""
+        """Omit the trace, which contains the original's weights; a copy creates a new trace."""
         return self.__dict__ | {"_traced": None, "_checked": None}
 
     @property
@@ -227,7 +227,7 @@ class Stepper:
             return None
         model = self.backbone.model
         with warnings.catch_warnings(), FastKernels():
-            warnings.simplefilter("ignore")  # about tensors converted to numbers; the check would find errors
+            warnings.simplefilter("ignore")  # tensors are converted to numbers; the check would find errors
             try:
                 texts = self.begin(prompts, 4)
                 tokens, mask = padded(prompts, self.backbone.device)
@@ -238,7 +238,7 @@ class Stepper:
                 begin = _Traceable(self._read_prompts, model), (tokens, mask, last)
                 step = _Traceable(self._read_token, model), example
                 return torch.jit.trace(*begin, check_trace=False), torch.jit.trace(*step, check_trace=False)
-            except REFUSALS as error:  # models with a different kind of cache, masks or positions
+            except REFUSALS as error:  # from models with a different kind of cache, masks or positions
                 pass_out_of_memory(error)
                 return None
 
@@ -271,7 +271,7 @@ class _StaticLayer(CacheLayerMixin):
         """Do nothing: the tensors already exist."""
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Write (rows, heads, 1, size) into the slot; return all slots, including empty ones that the mask hides."""
+        """Write states (rows, heads, 1, size) into the slot; return all slots, including masked empty ones."""
         assert self.keys is not None and self.values is not None
         self.keys.index_copy_(2, self.slot, key_states)
         self.values.index_copy_(2, self.slot, value_states)
@@ -303,7 +303,7 @@ def _first_cache() -> Cache:
 
 
 class _Traceable(nn.Module):
-    """A function as a module with the model's weights as parameters, so that a trace shares these weights.
+    """Wraps a function in a module whose parameters are the model's weights, so that a trace shares these weights.
 
     If the model were a submodule, PyTorch would copy its module tree, which takes several times as long as tracing.
     """
