@@ -83,7 +83,7 @@ def read_object(path: Path, limit: int = RECORDS) -> dict[str, Any]:
 
 
 def parse_json(text: str | bytes, where: str) -> Any:
-    """Parse JSON; ``where`` names the file or line in error messages."""
+    """Parse JSON; ``where`` is the file or line for error messages."""
     commas, opening = (",", "[{") if isinstance(text, str) else (b",", b"[{")
     opened = sum(map(text.count, (opening[:1], opening[1:])))  # type: ignore[arg-type]
     if text.count(commas) + opened > _VALUES:  # type: ignore[arg-type]
@@ -218,7 +218,7 @@ def _parse_yaml(path: Path, text: str, most: int, load: Callable[[str], Any]) ->
         raise
     except (yaml.YAMLError, ValueError, OmegaConfBaseException) as error:
         raise DocumentError(f"{path} is not YAML: {_cause(error)}; fix the file") from error
-    except (LookupError, AttributeError, TypeError) as error:  # PyYAML fails this way on invalid !!bool values
+    except (LookupError, AttributeError, TypeError) as error:  # PyYAML raises these for invalid !!bool values
         raise DocumentError(f"{path} is not YAML: a value does not match its tag (!!…); remove the tag") from error
 
 
@@ -298,7 +298,7 @@ def _too_deep(where: str) -> DocumentError:
 
 
 def _not_utf8(where: str, error: UnicodeDecodeError) -> DocumentError:
-    return DocumentError(f"{where} is not UTF-8 (it has a byte {error.object[error.start]:#04x}): save it as UTF-8")
+    return DocumentError(f"{where} is not UTF-8 (it has the byte {error.object[error.start]:#04x}): save it as UTF-8")
 
 
 def _cause(error: Exception) -> str:
