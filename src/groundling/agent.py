@@ -47,7 +47,7 @@ class Agent:
         self._actor.reset()
 
     def act(self, observation: Any, info: Mapping[str, Any] | None = None) -> Any:
-        """Choose an action or generate a text, sampled or greedy as in the run's evaluations.
+        """Choose an action or generate a text, by sampling or greedily, as in the run's evaluations.
 
         Args:
             observation: The env's observation, or the prompt to respond to.

@@ -65,8 +65,8 @@ def _listed(reward: Reward) -> list[tuple[Part, float]]:
 
 @contextmanager
 def saved_model(model: Any, tokenizer: Any, run_dir: Callable[[], str]) -> Iterator[Mapping[str, str]]:
-    """Yield the settings of a model and its tokenizer. Objects are saved in the folder ``run_dir()``; if the run is
-    rejected, a new folder is deleted.
+    """Yield the settings of a model and its tokenizer. Objects are saved in the folder ``run_dir()``, which is deleted
+    if the run is rejected, unless it existed before.
     """
     if not (is_object(model) or is_object(tokenizer)):
         yield save_model(model, tokenizer, Path())

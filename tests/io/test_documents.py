@@ -35,7 +35,7 @@ YAML = {
     "two documents": ("a: 1\n---\nb: 2", "a single document"),
     "cut off": ("a: [", "not YAML"),
     "code": ("a: !!python/object/apply:os.system [ls]", "not YAML"),
-    "great number": ("a: [{b: 0x" + "f" * 400 + "}]", "a.0.b must be less than 2**63, got a number of 1600 bits"),
+    "great number": ("a: [{b: 0x" + "f" * 400 + "}]", "a.0.b must be less than 2**63, got a number with 1600 bits"),
     "great negative number": ("a: -0b1" + "0" * 63, "a must be less than 2**63"),
     "great key": ("a: {? 0x" + "f" * 400 + " : 1}", "a.(a key) must be less than 2**63"),
     "long number": ("a: " + "9" * 5000, "number of more than 4,300 characters, '99999"),

@@ -99,7 +99,7 @@ class BehaviouralCloning(Algorithm):
         return {"loss": loss / len(batch), "accuracy": correct / len(batch)}
 
     def _log_probs(self, policy: Policy, batch: Batch) -> Tensor:
-        """Return log-probabilities of the demonstrated actions, float32 of the actions' shape, with gradients."""
+        """Return log-probabilities of the demonstrated actions, float32 with the actions' shape, with gradients."""
         is_turns = isinstance(batch.observations[0], Turn)  # any text is an action
         if (
             is_turns or batch.actions.ndim > 1 or self.objective == "choice"

@@ -90,7 +90,7 @@ class GRPO(ClippedOnPolicy):
     """"sequence": all tokens of a text or turn share their mean ratio, as in GSPO (arXiv 2507.18071), with
     clip_range=3e-4 and clip_range_high=4e-4."""
     mask_truncated_completions: bool = False
-    """Do not learn from texts that reach world.num_tokens without an end token (DAPO). They still count in groups."""
+    """Ignore texts that reach world.num_tokens without an end token (DAPO), except in their group's statistics."""
     needs_values = False
     compares_episodes = True
     kl_in_loss = True
@@ -175,7 +175,7 @@ class GiGPO(GRPO):
     """
 
     gamma: Annotated[float, Ge(0), Le(1)] = 0.95
-    """Discount factor of Â^S; 0.95 in the paper. Below 1, steps' returns differ even if only the last is rewarded."""
+    """Discount factor of Â^S; 0.95 in the paper. Below 1, steps' returns differ even with a single final reward."""
     step_weight: Annotated[float, Gt(0)] = 1.0  # ω: weight of the step advantages; 1 in the paper
 
     def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:

@@ -144,14 +144,14 @@ def clipped_value_loss(
 
 
 def kl_estimate(log_ratio: Tensor) -> Tensor:
-    """k3 = exp(-d) + d - 1, d = log π(a) - log π_ref(a): if a is sampled from π, unbiased for KL(π ‖ π_ref); ≥ 0.
+    """k3 = exp(-d) + d - 1 ≥ 0, d = log π(a) - log π_ref(a): an unbiased estimate of KL(π ‖ π_ref) if a comes from π.
     From http://joschu.net/blog/kl-approx.html; GRPO's penalty (arXiv 2402.03300, equation 4).
     """
     return (-log_ratio).exp() + log_ratio - 1
 
 
 def kl_divergence(old: Tensor, new: Tensor) -> Tensor:
-    """KL(old ‖ new) of log-probabilities ``(..., num_actions)``, -inf where impossible; twice differentiable."""
+    """KL(old ‖ new) of log-probabilities ``(..., num_actions)``, -inf for impossible actions; twice differentiable."""
     possible = old.isfinite()
     difference = old.masked_fill(~possible, 0.0) - new.masked_fill(~possible, 0.0)
     return (old.exp() * difference).sum(-1)

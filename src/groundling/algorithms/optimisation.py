@@ -89,7 +89,7 @@ def learn(
     target_kl: float | None = None,
     parameters: list[Tensor] | None = None,
 ) -> dict[str, float]:
-    """Take one optimizer step on each minibatch until ``approx_kl`` exceeds ``target_kl``; return mean metrics.
+    """Take one optimizer step per minibatch, until one has an ``approx_kl`` above ``target_kl``; return mean metrics.
     No step is taken on that minibatch, but its metrics are included. Pass ``parameters`` to train only these.
     A NaN or infinite gradient raises `RunError` before it corrupts the weights; other terms are checked at the end.
     """

@@ -42,7 +42,7 @@ class TRPO(OnPolicy):
     line_search_factor: Annotated[float, Ge(0), Lt(1)] = 0.8  # α: ratio of successive step lengths
     critic_epochs: Annotated[int, Ge(1)] = 10  # Passes of the value function over each rollout
     minibatch_size: Annotated[int, Ge(1)] = 128
-    """Steps per optimizer step of the value function. Texts stay whole: as many as contain this many on average."""
+    """Steps per optimizer step of the value function. Texts stay whole: enough to have this many tokens on average."""
     max_grad_norm: Annotated[float, Gt(0)] = 0.5  # For the value function's gradient
 
     def setup(self, policy: Policy) -> None:

@@ -95,7 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
         place = next((i for i, one in enumerate(scored) if one is observation), None)
         if id(observation) in several and place is None:
             count = len(observation.actions)
-            console.print(f"these {count} actions are not scored: the limit is {_MOST_READ:,} actions in all lists")
+            console.print(f"these {count} actions are not scored: the limit is {_MOST_READ:,} actions in total")
         elif preferred is not None and place is not None:
             _print_likeliest(console, preferred.probabilities[place], observation.actions)
     console.rule("random play", align="left")

@@ -53,7 +53,7 @@ def measure_forgetting(target: Target, on_agent: Callable[[str], None] = lambda 
         figures[agent] = _compare(start, start if agent == "zero-shot" else _Measured(target, agent), passages)
     content = {
         **target.checkpoint_identity(),
-        "text": f"the documentation of Python {platform.python_version()}'s language",
+        "text": f"the language reference of Python {platform.python_version()}",
         "tokens": _PASSAGES * (_TOKENS - 1),
         "agents": {agent: asdict(one) for agent, one in figures.items()},
     }

@@ -52,7 +52,7 @@ class Target:
 
     @property
     def players(self) -> list[str]:
-        """The agents in its evaluation: itself and, if it has a policy, its baselines."""
+        """The agents in the evaluation: this one and, if it has a policy, its baselines."""
         baselines = self.config.evaluation.baselines if self.agent not in agents() else []
         return list(dict.fromkeys([self.agent, *baselines]))
 

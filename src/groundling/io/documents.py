@@ -40,7 +40,7 @@ _FEWER = "Groundling never writes such a file, so it refuses to read it"
 
 
 class DocumentError(GroundlingError, ValueError):
-    """A file that cannot be read, or exceeds a limit."""
+    """A file that cannot be read or that exceeds a limit."""
 
 
 def read_yaml(path: Path) -> DictConfig:
@@ -152,7 +152,7 @@ def check_numbers(node: Any, where: str = "", path: tuple[Any, ...] = ()) -> Non
     if isinstance(node, int) and abs(node) >= 2**63:
         named = f"{where}: " if where else ""
         named += ".".join(map(str, path))[:80]
-        raise DocumentError(f"{named} must be less than 2**63, got a number of {node.bit_length()} bits")
+        raise DocumentError(f"{named} must be less than 2**63, got a number with {node.bit_length()} bits")
     if isinstance(node, Mapping):
         for name, value in node.items():
             check_numbers(name, where, (*path, "(a key)"))
@@ -248,7 +248,7 @@ def _check_size(path: Path, root: yaml.Node, most: int) -> None:
             characters = len(node.value)
             if characters > _DIGITS and node.tag.endswith((":int", ":float")):
                 shown = f"{node.value[:20]!r}…: quote strings that look like numbers"
-                raise DocumentError(f"{path} has a number of more than {_DIGITS:,} characters, {shown}")
+                raise DocumentError(f"{path} has a number with more than {_DIGITS:,} characters, {shown}")
         else:
             is_mapping = isinstance(node, yaml.MappingNode)
             for child in (one for pair in node.value for one in pair) if is_mapping else node.value:

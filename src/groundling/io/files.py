@@ -23,7 +23,7 @@ def cache() -> Path:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write text to a file; on an error, the existing file is left unchanged."""
+    """Write text to a file; if an error occurs, the existing file is left unchanged."""
     with _replacing(path) as partial:
         partial.write_text(text, encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""JSON Lines files with one row per update, which are continued when a run resumes."""
+"""JSON Lines files with one row per update, which are appended to when a run resumes."""
 
 import csv
 import hashlib
@@ -88,7 +88,7 @@ def digest_of(path: Path, count: int) -> str:
 
 
 def check_digest(path: Path, count: int, expected: str) -> None:
-    """Raise `RunError` unless the first ``count`` lines of a file have the digest that a checkpoint recorded."""
+    """Raise `RunError` unless the first ``count`` lines of a file have the digest stored in a checkpoint."""
     lines = path.read_bytes().count(b"\n") if path.exists() else 0
     if lines < count:
         raise RunError(f"{path} has only {lines} of the {count} lines before the checkpoint: {_RESTORE}")
