@@ -72,9 +72,7 @@ def test_another_process_needs_the_env_only_to_play(run: gl.Run) -> None:
     agent = gl.load(run.folder)
     assert agent.act("A line of 3.") in (0, 1) and agent.act({"text": "1 of 3.", "steps": 1}) in (0, 1)
     assert agent.probabilities is not None and agent.probabilities.keys() == {"stay", "go"}
-    needed = (
-        r"unknown env 'Line-v0': .*made from the Python object tests\.test_objects:Line: repeat its call of groundl"
-    )
+    needed = r"unknown env 'Line-v0': .*made from the Python object tests\.test_objects:Line: repeat the call to groun"
     with pytest.raises(gl.ConfigError, match=needed):
         gl.Run(run.folder).evaluate(episodes=1)
 

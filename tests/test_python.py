@@ -184,7 +184,7 @@ def test_an_agent_plays_without_its_rewards_module(tmp_path: Path, monkeypatch: 
         ({"world": "BabyAI-GoToLocal-v0", "algorithm": "pp"}, "ppo"),
         ({"world": "BabyAI-GoToLocal-v0", "steps": 0}, "training.steps"),
         ({"world": "BabyAI-GoToLocal-v0", "reward": {"env": [1]}}, "coefficient"),
-        ({"experiment": "demo", "seed": object()}, "not a value that a config can hold"),
+        ({"experiment": "demo", "seed": object()}, "not a value that a config can contain"),
         ({"experiment": "demo", "overrides": "seed=1"}, r"not a single string: use overrides=\['seed=1'\]"),
         ({"experiment": "demo", "reward": 3}, r"must be an id, a function of generations, a list .*, got 3"),
     ],

@@ -1,6 +1,6 @@
 """Groundling: reinforcement learning with language models as policies, judges and text generators.
 
-Importing it registers its envs with Gymnasium. Heavy parts (torch, transformers) are imported on first use.
+Importing the package registers its envs with Gymnasium. PyTorch and Transformers are imported on first use.
 """
 
 import importlib

@@ -22,7 +22,7 @@ class Agent:
     """
 
     def __init__(self, target: Target, seed: int = 0) -> None:
-        """Create the agent of a run, checkpoint or published folder; raise `ConfigError` if it cannot be loaded."""
+        """Create an agent from a run, checkpoint or published folder; raise `ConfigError` if it cannot be loaded."""
         policy, world = target.policy(target.agent), target.world
         if policy is None:
             raise ConfigError(f"{target.agent} is not a trained agent: pass a run's folder")
@@ -37,8 +37,8 @@ class Agent:
         return f"Agent({self.name!r}, {type(self.policy).__name__})"
 
     def make_env(self, **args: Any) -> gymnasium.Env[Any, Any]:
-        """Create a new env of the agent's training world. Keyword arguments, such as ``render_mode="human"``, are
-        added to the run's. Raise `ConfigError` if the env is not registered, or if the agent generates text.
+        """Create a new env from the agent's training world. Keyword arguments, such as ``render_mode="human"``, are
+        added to the run's env arguments. Raise `ConfigError` if the env is not registered or the agent generates text.
         """
         return self._actor.make_env(**args)
 
@@ -47,11 +47,11 @@ class Agent:
         self._actor.reset()
 
     def act(self, observation: Any, info: Mapping[str, Any] | None = None) -> Any:
-        """Choose an action or generate a text, sampled or greedy as in the run's evaluations.
+        """Choose an action or generate a text, by sampling or greedily, as in the run's evaluations.
 
         Args:
             observation: The env's observation, or the prompt to respond to.
-            info: In a text world, the env's info, if it has the goal, the descriptions or the admissible actions.
+            info: In a text world, the env's info, if it contains the goal, descriptions or admissible actions.
 
         Returns:
             The action for the env's ``step``, or the generated text.
@@ -77,17 +77,17 @@ def load(
 ) -> Agent:
     """Load a trained agent.
 
-    No code in the files is executed: they contain only settings, which are validated, and safetensors. First import
-    the modules of your own policies, prompts and other components. Only `Agent.make_env` needs the env's module.
-    Without it, if the env has a list of actions, `Agent.act` returns the action's name instead of its index.
+    No code from the files is executed: they contain only safetensors and settings, which are validated. First import
+    the modules that define your own policies, prompts and other components. Only `Agent.make_env` needs the module of
+    the env. Without it, if the env has a list of actions, `Agent.act` returns the action's name instead of its index.
 
     Args:
         name: A run's folder, a checkpoint, a published policy's folder or hub id, or an experiment. An experiment's
             model is untrained; ``overrides=["model.path=FOLDER"]`` loads any other model in Transformers' format.
-        device: PyTorch device; ``auto`` uses the accelerator if there is one.
+        device: PyTorch device; ``auto`` selects an accelerator if one is available.
         seed: Seed for sampling actions.
         revision: Branch, tag or commit of a hub repository.
-        overrides: Overrides of its configuration, as on the command line.
+        overrides: Overrides of the agent's configuration, as on the command line.
 
     Raises:
         ConfigError: there is no such agent, or its kind of world is not registered.

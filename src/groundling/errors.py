@@ -1,4 +1,4 @@
-"""Errors with a message for the user, which the command line prints as one line."""
+"""Errors with messages for the user; the command line prints each message on one line."""
 
 import difflib
 from collections.abc import Iterable, Iterator
@@ -41,7 +41,7 @@ class TimeIsUp(SystemExit):
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return True for out-of-memory errors of Python, NumPy, PyTorch and safetensors, on the CPU or a GPU."""
+    """Return True for out-of-memory errors from Python, NumPy, PyTorch and safetensors, on the CPU or a GPU."""
     said = str(error).lower()
     return isinstance(error, MemoryError) or (
         (isinstance(error, RuntimeError | OSError) or type(error).__name__ == "SafetensorError")
@@ -50,14 +50,14 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def pass_out_of_memory(error: BaseException) -> None:
-    """Re-raise ``error`` if it is an out-of-memory error, which does not mean that the file being read is invalid."""
+    """Re-raise ``error`` if it is an out-of-memory error, so that the file being read is not reported as invalid."""
     if is_out_of_memory(error):
         raise error
 
 
 @contextmanager
 def foreign(what: str) -> Iterator[None]:
-    """Raise `ForeignError` if user code raises or exits; the message starts with ``what``, which names the code.
+    """Raise `ForeignError` if user code raises or exits; the message starts with ``what``, the name of that code.
 
     Groundling's own errors, `OSError`, out-of-memory errors, a launcher's time limit and Ctrl-C are not converted.
     """
@@ -79,7 +79,7 @@ def did_you_mean(name: str, known: Iterable[str], cutoff: float) -> str:
 
 
 def unknown(kind: str, name: str, known: Iterable[str], otherwise: str = "") -> str:
-    """Return the message about an unknown ``name``, with the closest known names and the advice ``otherwise``."""
+    """Return an error message for an unknown ``name``, with the closest known names and the advice ``otherwise``."""
     names = sorted(known)
     hint = did_you_mean(name, names, 0.5) + otherwise
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""

@@ -1,4 +1,4 @@
-"""Config sections, and facts about settings, which are declared on section fields and component arguments.
+"""Config sections, and facts about settings; section fields and component arguments declare these facts.
 
     class NetHackConfig(WorldConfig):
         num_workers: Annotated[int, Ge(0), NoEffectOnResults] = 0
@@ -30,8 +30,8 @@ class Fact:
     """A property of a setting, declared in the metadata of `typing.Annotated`."""
 
     name: str
-    entries: tuple[str, ...] | None = None  # Entries of a mapping to which it applies; if None, to all of it
-    condition: Callable[[Any], bool] | None = None  # True for values to which it applies; if None, it applies to all
+    entries: tuple[str, ...] | None = None  # Entries of a mapping to which the fact applies; None means all
+    condition: Callable[[Any], bool] | None = None  # True for values to which it applies; None means all values
 
     def of(self, *entries: str) -> "Fact":
         """Restrict the fact to some entries of a mapping, such as another library's arguments."""
@@ -47,14 +47,14 @@ MayChangeOnResume = Fact("MayChangeOnResume")
 NoEffectOnResults = Fact("NoEffectOnResults")
 """Runs and evaluations that differ only in this setting agree up to rounding and sampling. It may change on resume."""
 OfEvaluation = Fact("OfEvaluation")
-"""Affects what an evaluation measures. It is saved with the results; two are comparable only if their values match."""
+"""Affects what an evaluation measures. It is saved with the results, which are comparable only if its values match."""
 FixedByTraining = Fact("FixedByTraining")
 """Affects the weights of a checkpoint, so evaluations of the checkpoint cannot change it."""
 TrainingOnly = Fact("TrainingOnly")
-"""Used only in training. If an agent is loaded for inference, the setting is ignored in a file, not rejected."""
+"""Used only in training. When an agent is loaded for inference, the setting is ignored if a file contains it."""
 CommandLineOnly = Fact("CommandLineOnly")
-"""May be set on the command line or in a call, but not in a file: it runs code, names a server or a key, or writes
-files. A file may turn it off with None, False or 0."""
+"""May be set on the command line or in a call, but not in a file: it runs code, selects a server or key, or writes
+files. A file may disable it with None, False or 0."""
 Private = Fact("Private")
 """Removed from everything that is shared: reports, published policies, study results."""
 ReadByModel = Fact("ReadByModel")
@@ -69,7 +69,7 @@ def are_texts(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class OnlyWith:
-    """Marks an argument that is rejected unless another argument, on which it depends, is set or is in ``values``."""
+    """Marks an argument that is rejected unless the argument it depends on is set, or is one of ``values``."""
 
     name: str
     values: tuple[Any, ...] = ()
@@ -80,18 +80,18 @@ class Provided:
     """An argument that the run provides to a component: ``lm: Annotated[LanguageModel, Provided("lm")]``.
 
     A policy's arguments may have the roles ``lm`` (the model of ``model.path``), ``reference`` (the model at the start
-    of training, if the algorithm penalises the distance from it), ``value_base`` (that model, for a value adapter),
+    of training, if the algorithm penalises divergence from it), ``value_base`` (the same model, for a value adapter),
     ``num_actions``, ``language`` and ``critic``. Rewards and metrics have only ``lm`` (the model being trained).
     """
 
     role: str
     settable: type | None = None  # Type of a value that a config may set instead; if None, a config cannot set it
-    decided_by: str = ""  # Config key that determines the value; named in error messages
+    decided_by: str = ""  # Config key that determines the value; shown in error messages
 
 
 @dataclass(frozen=True)
 class ArgumentsOf:
-    """Names the registry of the component that a `ComponentConfig`, or an id next to its arguments, selects."""
+    """Specifies the registry of the component selected by a `ComponentConfig`, or by an id next to its arguments."""
 
     registry: Any
     id: str = "id"  # Key of the id next to the mapping
@@ -101,7 +101,7 @@ _names: dict[str, set[str]] = {}
 
 
 def record(declarations: Mapping[str, Iterable[Any]]) -> None:
-    """Record the names of fields or arguments that declare a fact, from the metadata of their annotations."""
+    """Record which fields or arguments declare which facts, given the metadata of their annotations."""
     for name, metadata in declarations.items():
         for fact in metadata:
             if isinstance(fact, Fact) and fact.condition is None:
@@ -109,7 +109,7 @@ def record(declarations: Mapping[str, Iterable[Any]]) -> None:
 
 
 def names_with(fact: Fact) -> Collection[str]:
-    """Return all setting names declared with a fact, to recognise the settings of unregistered components."""
+    """Return the names of all settings that declare a fact, to recognise settings of unregistered components."""
     return _names.get(fact.name, ())
 
 
@@ -121,7 +121,7 @@ _TYPE_NAMES: dict[Any, str] = {
     **dict.fromkeys((list, tuple, Sequence), "a list, [value, value]"),
     **dict.fromkeys((dict, Mapping), "a mapping, {name: value}"),
 }
-_BOUNDS = {  # By pydantic's error type: the wording, and the name of the bound in the error's context
+_BOUNDS = {  # Maps pydantic's error types to the wording and the bound's key in the error's context
     "greater_than_equal": ("at least", "ge"),
     "greater_than": ("greater than", "gt"),
     "less_than_equal": ("at most", "le"),
@@ -132,7 +132,7 @@ Refuse = Callable[[str, Collection[str]], str]  # Returns the message for an unk
 
 
 class Section(BaseModel):
-    """A section of a config, whose fields declare types, bounds and facts; the string under a field documents it."""
+    """A config section. Its fields declare types, bounds and facts; the string below a field documents the field."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=())
 
@@ -142,7 +142,7 @@ class Section(BaseModel):
 
     @classmethod
     def of(cls, values: Any, refuse: Refuse | None = None) -> Self:
-        """Create a section from plain nested values, or raise `ConfigError` with `one_line`'s message."""
+        """Create a section from plain nested values; raise `ConfigError` with the message from `one_line`."""
         try:
             return cls.model_validate(values)
         except ValidationError as error:
@@ -210,7 +210,7 @@ def children(hint: Any, name: str) -> Iterator[Any]:
 
 
 def annotation(owner: type, name: str, usual: Any = None) -> Any:
-    """Return the type, other than Any, that a class or its nearest base declares for an attribute, else ``usual``."""
+    """Return the type (other than Any) that a class or its nearest base declares for an attribute, or ``usual``."""
     hints = (inspect.get_annotations(one, eval_str=True).get(name, Any) for one in owner.__mro__)
     return next((hint for hint in hints if hint is not Any), usual)
 
@@ -221,7 +221,7 @@ def is_section(hint: Any) -> bool:
 
 
 def one_line(error: ValidationError, model: type[BaseModel], prefix: str = "", refuse: Refuse | None = None) -> str:
-    """Describe one error, preferably an unknown key, with the prefixed key, the allowed values and the actual one."""
+    """Describe one error, preferably an unknown key: the prefixed key, the allowed values and the actual value."""
     errors = error.errors(include_url=False)
     first = next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])
     kind, value, context = first["type"], first["input"], first.get("ctx", {})
@@ -255,7 +255,7 @@ def _place(loc: tuple[int | str, ...], model: type[BaseModel], prefix: str) -> t
         here = [f"{key}{field}" for one in sections for field in one.model_fields]
         child = next(children(hint, str(name)), None)
         if child is None and not sections:
-            continue  # pydantic's locations also name members of unions
+            continue  # pydantic's locations also include members of unions
         key = f"{key[:-1]}[{name}]." if isinstance(name, int) else f"{key}{name}."
         hint, known = child, here or known
     return key[:-1], hint, known

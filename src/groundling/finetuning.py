@@ -33,22 +33,23 @@ def finetune(
     run_dir: str | Path | None = None,
     overrides: Sequence[str] = (),
 ) -> Run:
-    """Train a language model to write texts that rewards score highly; arguments are named as in TRL.
+    """Train a language model to generate texts with high rewards; arguments are named as in TRL.
 
-    A model object is copied and stays as it is: load the trained one from `Run.agent`, or from a checkpoint with
+    A model object is copied and not modified. Load the trained model with `Run.agent`, or from a checkpoint with
     Transformers' ``from_pretrained``.
 
     Args:
         model: A folder, a hub id, a bundled model, or a Transformers model.
-        reward_funcs: Functions as in TRL, called with ``prompts``, ``completions`` and the data's further columns by
-            name, or ids of ``groundling list rewards``; one, or a list whose scores are summed.
+        reward_funcs: A reward or a list of rewards to sum. Each is an id from ``groundling list rewards``, or a
+            function as in TRL, called with ``prompts``, ``completions`` and the data's other columns as keyword
+            arguments.
         train_dataset: A JSON Lines, Parquet, CSV or text file, a list of prompts, a list of dicts, or a
             `datasets.Dataset`, with prompts as strings or lists of messages.
-        eval_dataset: The same for `Run.evaluate`. If None, a tenth of the prompts is held out for it, and a
-            tenth for validation.
-        processing_class: The tokenizer of a model object. If None, it is loaded from where the model came from.
-        reward_weights: One coefficient per function; by default 1.
-        algorithm: One of ``groundling list algorithms``, such as grpo, rloo or ppo. For dpo and kto, which learn from
+        eval_dataset: Data for `Run.evaluate`, in the same formats. If None, a tenth of the prompts is held out for
+            evaluation and a tenth for validation.
+        processing_class: The tokenizer of a model object. If None, it is loaded from the model's ``name_or_path``.
+        reward_weights: One coefficient per reward; the default is 1 for each.
+        algorithm: An id from ``groundling list algorithms``, such as grpo or ppo. For dpo and kto, which learn from
             preferences instead of rewards, use ``gl.train("dpo", overrides=["world.args.path=pairs.jsonl"])``.
         steps: Total number of tokens.
         seed, run_dir, overrides: As in `groundling.train`.
@@ -67,7 +68,7 @@ def finetune(
     task = re.sub(r"[^\w.-]+", "-", Path(train_dataset).stem if is_file else "-".join(coefficients_of(reward) or ()))
     paths = {split: _path(given, task, split) for split, given in data.items()}
     if len({pool_of(path) for path in paths.values()}) > 1:
-        raise ConfigError(f"{paths['train']} and {paths['test']} are of different kinds: use one kind for both")
+        raise ConfigError(f"{paths['train']} and {paths['test']} have different formats: use one format for both")
     changes: list[Any] = [
         Change("name", f"{task}-${{algorithm.id}}"),
         Change("world.args", takes_out=True),
@@ -121,7 +122,7 @@ def _path(data: Any, task: str, split: str) -> str:
 
 
 def _tokenizer(model: Any, given: Any) -> Any:
-    """Return the tokenizer of a model object: by default, that of where the model came from."""
+    """Return the tokenizer of a model object: the given one, or the one at the model's ``name_or_path``."""
     if given is not None or isinstance(model, str | Path) or not hasattr(model, "name_or_path"):
         return given
     if not model.name_or_path:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 _RESAMPLES = 2000  # Number of bootstrap samples
-_CHUNK = 2**22  # Scores resampled in one chunk: 2,000 bootstrap samples of 50,000 scores would need 1.6 GB
+_CHUNK = 2**22  # Scores resampled per chunk: all 2,000 bootstrap samples of 50,000 scores would need 1.6 GB
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class IntervalEstimate:
 def interquartile_mean(scores: np.ndarray) -> np.ndarray:
     """Return the mean of the middle half along the last axis; for fewer than four values, the mean of all.
 
-    ``n // 4`` values are cut at each end, as in SciPy's ``trim_mean(scores, 0.25)`` and rliable's ``aggregate_iqm``.
+    ``n // 4`` values are cut from each end, as in SciPy's ``trim_mean(scores, 0.25)`` and rliable's ``aggregate_iqm``.
     """
     ordered = np.sort(scores, axis=-1)
     cut = ordered.shape[-1] // 4
@@ -41,13 +41,13 @@ def estimate(
 ) -> IntervalEstimate:
     """Return a statistic of all scores with its stratified percentile-bootstrap 95% interval.
 
-    Runs are resampled with replacement, independently for each task, as in rliable's ``get_interval_estimates``. A
-    single run gives an interval without width; for three runs of one task, it spans at most their range.
+    Runs are resampled with replacement, independently for each task, as in rliable's ``get_interval_estimates``. The
+    interval has zero width for a single run; for three runs of one task, it spans at most their range.
 
     Args:
         scores: ``(runs, tasks)``, or ``(runs,)`` for one task.
         statistic: Function from ``(…, runs × tasks)`` to ``(…,)``.
-        seed: Seed for resampling; equal scores give equal intervals.
+        seed: Seed for resampling, so that equal scores have equal intervals.
     """
     table = scores.reshape(len(scores), -1)  # (runs, tasks)
     runs, tasks = table.shape
@@ -62,7 +62,7 @@ def estimate(
 
 
 def interquartile_band(curves: np.ndarray, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return interquartile mean and pointwise 95% interval of curves ``(runs, points)``, resampling whole runs."""
+    """Return the interquartile mean and pointwise 95% interval of curves ``(runs, points)``, resampling whole runs."""
     runs = len(curves)
     drawn = np.random.default_rng(seed).integers(runs, size=(_RESAMPLES, runs))
     values = interquartile_mean(np.moveaxis(curves[drawn], 1, -1))  # (resamples, points)
@@ -71,7 +71,7 @@ def interquartile_band(curves: np.ndarray, seed: int = 0) -> tuple[np.ndarray, n
 
 
 def area_under_curve(steps: np.ndarray, values: np.ndarray, total: float) -> float:
-    """Return the mean height from step 0 to ``total`` of a curve, linear between points and constant outside."""
+    """Return a curve's mean height from step 0 to ``total``. It is linear between points and constant beyond them."""
     inside = steps < total
     x = np.concatenate([[0.0], steps[inside], [total]])
     y = np.interp(x, steps, values)
@@ -86,7 +86,7 @@ def wilson_interval(successes: int, count: int, z: float = 1.959964) -> tuple[fl
     centre = p + z * z / (2 * count)
     spread = z * math.sqrt(p * (1 - p) / count + z * z / (4 * count * count))
     scale = 1 + z * z / count
-    # At the ends the formula gives 0 and 1 up to rounding.
+    # At the extremes, the formula yields 0 and 1 only up to rounding.
     low = (centre - spread) / scale if successes > 0 else 0.0
     high = (centre + spread) / scale if successes < count else 1.0
     return low, high

@@ -1,4 +1,4 @@
-"""Python objects as the parts of a run: envs, models and reward functions get ids that its config can name."""
+"""Python objects as parts of a run: envs, models and reward functions get ids that its config can contain."""
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,13 +14,13 @@ from groundling.rewards.registry import register_function
 from groundling.training.checkpoint import SETTINGS_FILE
 
 Function = Callable[..., Any]
-"""A reward: it takes generations (or completions), and returns a number for each (see `FunctionReward`)."""
+"""A reward function: it accepts generations (or completions) and returns a number for each (see `FunctionReward`)."""
 Part = str | Function
 Reward = Part | Sequence[Part | tuple[Part, float]] | Mapping[Part, float]
 
 
 def id_of_world(world: Any) -> str | None:
-    """Return the id of a world, which is registered first if it is an object."""
+    """Return the id of a world; register the world first if it is an object."""
     return world if world is None or isinstance(world, str) else register_env(world)
 
 
@@ -45,7 +45,7 @@ def origins_of(world: Any, model: Any, reward: Reward | None) -> dict[str, str]:
 
 
 def _listed(reward: Reward) -> list[tuple[Part, float]]:
-    """Return each part with its coefficient; raise `ConfigError` if one is no reward, or is given twice."""
+    """Return each part with its coefficient; raise `ConfigError` if a part is not a reward, or occurs twice."""
     given = [reward] if isinstance(reward, str) or callable(reward) else reward
     if isinstance(given, Mapping):
         given = list(given.items())
@@ -66,7 +66,7 @@ def _listed(reward: Reward) -> list[tuple[Part, float]]:
 @contextmanager
 def saved_model(model: Any, tokenizer: Any, run_dir: Callable[[], str]) -> Iterator[Mapping[str, str]]:
     """Yield the settings of a model and its tokenizer. Objects are saved in the folder ``run_dir()``, which is deleted
-    again if the run is rejected.
+    if the run is rejected, unless it existed before.
     """
     if not (is_object(model) or is_object(tokenizer)):
         yield save_model(model, tokenizer, Path())

@@ -1,4 +1,4 @@
-"""Registries of components, which a config names by id."""
+"""Registries of components, which configs refer to by id."""
 
 import importlib.util
 import inspect
@@ -47,7 +47,7 @@ def missing_arguments(factory: Callable[..., Any], given: Collection[str]) -> li
 
 @cache
 def arguments_model(factory: Callable[..., Any]) -> type[BaseModel]:
-    """Build a pydantic model of the arguments that a config may set, which checks types and bounds strictly."""
+    """Build a pydantic model of the arguments that a config may set; it checks types and bounds strictly."""
     takes_any = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(factory).parameters.values())
     types = {name: _of_yaml(one.annotation) for name, one in named_parameters(factory).items()}
     types |= {name: one.settable for name, one in provided(factory).items()}
@@ -63,7 +63,7 @@ def arguments_model(factory: Callable[..., Any]) -> type[BaseModel]:
 
 
 def _of_yaml(hint: Any) -> Any:
-    """Allow lists in place of tuples, which YAML lacks; entries stay strict. Forward references become Any."""
+    """Allow lists instead of tuples, which YAML lacks; entries remain strict. Forward references become Any."""
     if hint is inspect.Parameter.empty or isinstance(hint, str) or "ForwardRef" in repr(hint):
         return Any
     origin, args = get_origin(hint), get_args(hint)
@@ -138,12 +138,12 @@ def taken(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, A
 T = TypeVar("T")
 # Advice for an unknown id
 IMPORT = "if your own module registers it, add --import MODULE (in Python, import it first); "
-imported_modules: list[str] = []  # Passed with ``--import``; worker processes import them as well
+imported_modules: list[str] = []  # Passed with ``--import``; worker processes also import them
 _MODULE = re.compile(r"[\w.]+(:\w+)?|[\w./-]+\.py:\w+")  # A module, or a function in a module or file
 
 
 def from_file(path: Path) -> ModuleType:
-    """Import a file by its path, once, as a module of the same name; its folder is searched for its own imports."""
+    """Import a file once, as a module named after its path; its folder is added to the import search path."""
     name = str(path.resolve())
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, path)
@@ -178,12 +178,12 @@ def naming_modules(imports: Sequence[str], where: object, objects: Mapping[str, 
         origin = next((origin for id, origin in objects.items() if repr(id) in text), None)
         if origin is not None and origin not in text:
             text += (
-                f"; {where} was made from the Python object {origin:.100}: repeat its call of groundling.train, or import "
-                "a module that registers the object under this id (--import MODULE)"
+                f"; {where} was made from the Python object {origin:.100}: repeat the call to groundling.train, or "
+                "import a module that registers the object under this id (--import MODULE)"
             )
         elif missing and words not in text:
             text += (
-                f"; {where} was created with its author's own modules: if you have them and trust them, add "
+                f"; {where} was created with its author's own modules: if you have and trust them, add "
                 f"{words} (in Python, import them first)"
             )
         else:
@@ -199,7 +199,7 @@ def missing_modules(imports: Sequence[str]) -> list[str]:
 
 
 class ComponentConfig(Section):
-    """A registered component, named by its id in a config; `groundling list` shows the ids."""
+    """A registered component, selected by its id in a config; `groundling list` shows the ids."""
 
     id: str
     args: dict[str, Any] = {}
@@ -209,7 +209,7 @@ class ComponentConfig(Section):
 class Registry(Generic[T]):
     """Maps ids to the classes or functions that create components.
 
-    A config names components by id and keyword arguments; nothing is imported from a path in a config or checkpoint.
+    A config specifies components by id and keyword arguments; no path in a config or checkpoint is ever imported.
     Custom components are registered when their module is imported, for example with ``--import my_module``::
 
         @policies.register("mine")
@@ -244,11 +244,11 @@ class Registry(Generic[T]):
         return add
 
     def adapt(self, others: "Registry[Any]", adapt: Callable[[str], Callable[..., T]]) -> None:
-        """Add another registry's components after this one's own; ``adapt(id)`` returns the factory of one."""
+        """Add the components of another registry after this one's; ``adapt(id)`` returns a component's factory."""
         self._adapted.append((others, adapt))
 
     def get(self, id: str) -> Callable[..., T]:
-        """Return the class or function that ``id`` names; raise `ConfigError` if it is unknown."""
+        """Return the class or function registered as ``id``; raise `ConfigError` if the id is unknown."""
         if id in self._factories:
             return self._factories[id]
         for others, adapt in self._adapted:
@@ -266,7 +266,7 @@ class Registry(Generic[T]):
         return factory(*args, **kwargs)
 
     def check(self, id: str, args: dict[str, Any], key: str) -> None:
-        """Check the id and arguments at a config's ``key`` without building anything; raise `create`'s errors."""
+        """Check the id and arguments at a config's ``key`` as `create` does, without building anything."""
         factory, component = self.get(id), f"{self.kind} {id!r}"
         check_arguments(factory, args, component, f"{key}.args.")
         if missing := missing_arguments(factory, {*args, *provided(factory)}):

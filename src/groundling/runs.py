@@ -56,16 +56,16 @@ def train(
     ``overrides`` take precedence.
 
     Args:
-        experiment: An experiment shown by ``groundling list experiments``, or one in ``config_dir``.
-        world: A Gymnasium env id, one of NetHack's tasks, or a prompt pool; or a class of envs, a function that creates
-            one, or an env, which is copied.
-        model: A bundled model, a folder, a GGUF file, or a hub id; or a model of Transformers, which is not changed
-            itself, but saved in the run's folder.
-        tokenizer: The tokenizer of a model object or of a model without one: a folder, a hub id, or a tokenizer.
+        experiment: An experiment listed by ``groundling list experiments``, or one in ``config_dir``.
+        world: A Gymnasium env id, a NetHack task or a prompt pool; or an env class, a function that creates an env, or
+            an env, which is copied.
+        model: A bundled model, a folder, a GGUF file or a hub id; or a Transformers model, which is saved in the run's
+            folder and not modified.
+        tokenizer: The tokenizer for a model object or a model without one: a folder, a hub id or a tokenizer.
         policy: An id (see ``groundling list policies``). If it differs from the experiment's, its defaults are used.
         algorithm: An id (see ``groundling list algorithms``). If it differs, its defaults are used.
-        reward: Replaces the experiment's reward: an id, a function of generations, a list of these, or their
-            coefficients, as a mapping or as a list of pairs. ``env`` is the world's own reward.
+        reward: Replaces the experiment's reward: an id, a function of generations, a list of these, or a mapping or
+            list of pairs with their coefficients. ``env`` is the world's own reward.
         steps: Total number of env steps or, for text generation, tokens.
         seed: Seed of the run.
         run_dir: Folder of the run.
@@ -79,7 +79,7 @@ def train(
     """
     if isinstance(overrides, str):
         raise ConfigError(f"overrides must be a list of strings, not a single string: use overrides=[{overrides!r}]")
-    if is_worker():  # which imports the definitions of the running script
+    if is_worker():  # Workers import the running script to get its definitions
         raise ConfigError("call groundling.train below `if __name__ == '__main__':`, since workers import this script")
     directory = None if config_dir is None else Path(config_dir)
     place, coefficients = id_of_world(world), coefficients_of(reward)
@@ -150,7 +150,7 @@ def _chosen(
     home, place, changes = kind(base.world.id), base.world.PLACE, list[Change]()
     if not is_named:
         policy = policy or home.policy_for(world or "")
-        called = re.sub(r"\W+", "-", world) if world is not None and is_server(world) else world  # a folder's name
+        called = re.sub(r"\W+", "-", world) if world is not None and is_server(world) else world  # for a folder's name
         name = "-".join(part for part in (called, policy, algorithm or base.algorithm.id) if part)
         baselines = ["zero-shot", *({"random"} & {*home.baselines})]
         changes += [Change("name", name), Change("evaluation.baselines", baselines)]
@@ -194,8 +194,8 @@ def _experiment_of(world: str | None) -> str:
 class Run:
     """The results and the agent in a run's folder: ``gl.Run("runs/demo")``.
 
-    `metrics` and `plot` do not need your own modules. Before `evaluate`, import the modules that register your env and
-    components; before `agent`, only those of its policy and prompt.
+    `metrics` and `plot` do not need your own modules. Before calling `evaluate`, import the modules that register your
+    env and components; before calling `agent`, only those that register its policy and prompt.
 
     Args:
         folder: A folder written by `train` or ``groundling train``.
@@ -207,7 +207,7 @@ class Run:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self._config: Config = from_file(self.folder / "config.yaml", purpose="showing")
-        self._spec: EnvSpec | None = None  # of the env, whose id may later be registered for another object
+        self._spec: EnvSpec | None = None  # The env's spec, since its id may later be registered for another object
 
     def _find(self, overrides: Sequence[str] = (), purpose: Purpose = "playing") -> Target:
         if self._spec is not None:
@@ -219,7 +219,7 @@ class Run:
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
-        """Rows of ``metrics.jsonl``, one per update; ``pandas.DataFrame(run.metrics)`` makes a table of them."""
+        """Rows of ``metrics.jsonl``, one per update; ``pandas.DataFrame(run.metrics)`` converts them to a table."""
         return read_metrics(self.folder)
 
     def evaluate(
@@ -259,13 +259,13 @@ class Run:
         )
 
     def plot(self, *figures: str) -> Any:
-        """Plot learning curves and return the Matplotlib figure, which notebooks show and ``savefig`` saves.
+        """Plot learning curves and return the Matplotlib figure, which notebooks display and ``savefig`` saves.
 
         Args:
             figures: Columns of `metrics`; by default the success rate if the world defines success, else the return.
 
         Raises:
-            RunError: no update has one of these metrics, or there are no updates yet.
+            RunError: a metric is not in any update, or there are no updates yet.
         """
         rows = self.metrics
         for name in figures:

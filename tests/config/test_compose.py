@@ -46,7 +46,7 @@ def test_values_of_python_are_overrides_too() -> None:
     words = ["world.num_envs=2", "policy.args={prompt: brief}", "world.actions=[a,b,c]", 'name="a.b=[c"']
     values = {"world": {"num_envs": 2}, "policy.args": {"prompt": "brief"}, "world.actions": ("a", "b", "c")}
     assert compose("demo-easy", [values, {"name": "a.b=[c"}]) == compose("demo-easy", words)
-    with pytest.raises(ConfigError, match=r"world.env=<object object .* is not a value that a config can hold"):
+    with pytest.raises(ConfigError, match=r"world.env=<object object .* is not a value that a config can contain"):
         compose("demo-easy", [{"world.env": object()}])
 
 
@@ -141,7 +141,7 @@ def test_an_unknown_experiment_lists_the_nearest(name: str, message: str) -> Non
 
 def test_a_runs_folder_is_no_experiment(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(to_yaml(compose("demo")))
-    with pytest.raises(ConfigError, match=f"run's folder: pass its settings instead, {tmp_path}/config.yaml"):
+    with pytest.raises(ConfigError, match=f"run's folder: pass {tmp_path}/config.yaml instead"):
         compose(str(tmp_path))
 
 

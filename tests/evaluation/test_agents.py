@@ -89,5 +89,5 @@ def test_figures_of_another_world_replace_nothing(tmp_path: Path, capsys: pytest
         assert (folder / "replaced" / f"held-out-1.{kind}").read_bytes() == content
         assert (folder / f"held-out.{kind}").read_bytes() != content
     (folder / "held-out.json").write_text("{}")
-    assert "by a different version" in evaluate()
+    assert "with a different version" in evaluate()
     assert (folder / "replaced" / "held-out-2.json").read_text() == "{}"

@@ -111,7 +111,7 @@ def test_a_world_without_a_suitable_suite_is_an_error(capsys: pytest.CaptureFixt
     words = ["expert", "world.env=MiniGrid-Empty-5x5-v0", f"run_dir={tmp_path / 'run'}"]
     assert main(["evaluate", *words, "--suite", "controls", "--episodes", "1"]) != 0
     printed = capsys.readouterr()
-    assert "--suite controls names no suite that applies to this run" in printed.err
+    assert "--suite controls contains no suite that applies to this run" in printed.err
     assert "written to" not in printed.out
 
 

@@ -257,7 +257,7 @@ def test_bad_predictions_are_reported(tmp_path: Path) -> None:
         write_form("pairwise", {"ppo": good, "other": other}, form, num_samples=2)
     broken.write_bytes('{"prompt": "a", "generation": "Bär"}\n'.encode("latin-1"))
     with pytest.raises(
-        GroundlingError, match=r"broken\.jsonl:1 is not UTF-8 \(it has a byte 0xe4\): save it as UTF-8"
+        GroundlingError, match=r"broken\.jsonl:1 is not UTF-8 \(it has the byte 0xe4\): save it as UTF-8"
     ):
         write_form("likert", {"x": broken}, form, num_samples=1)
     assert not form.exists()
@@ -280,7 +280,7 @@ def test_bad_answers_are_reported(tmp_path: Path) -> None:
         with pytest.raises(GroundlingError, match=message):
             read_answers(folder, [answers])
     answers.write_bytes("rater,item,quality\nJürgen,item0000,3\n".encode("latin-1"))
-    with pytest.raises(GroundlingError, match=r"answers\.csv is not UTF-8 \(it has a byte 0xfc\)"):
+    with pytest.raises(GroundlingError, match=r"answers\.csv is not UTF-8 \(it has the byte 0xfc\)"):
         read_answers(folder, [answers])
     with pytest.raises(ConfigError, match=r"key\.json cannot be read"):
         read_answers(tmp_path, [answers])

@@ -18,7 +18,7 @@ from tests.thorough import one_in
         (STUDY.replace("reference: quick", "reference: random"), "the reference random is not trained"),
         (
             WRITING.replace('metrics=[]"]', 'metrics=[]"], suites: [val]'),
-            "give all arms the same first suite, not test, val",
+            "use the same first suite for all arms, not test, val",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""Algorithms that learn from rollouts, independently of the env and of what its actions mean."""
+"""Algorithms that learn from rollouts, independently of the env and the meaning of its actions."""
 
 from groundling.algorithms.a2c import A2C
 from groundling.algorithms.advantages import generalized_advantage, standardise, v_trace

@@ -1,4 +1,4 @@
-"""Advantage actor-critic: one optimizer step on each rollout."""
+"""Advantage actor-critic: one optimizer step per rollout."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from groundling.policies.policy import Evaluated, Policy
 @algorithms.register("a2c")
 @dataclass
 class A2C(OnPolicy):
-    """A2C (Mnih et al. 2016, arXiv 1602.01783, the synchronous form), with Stable-Baselines3's defaults.
+    """Synchronous A2C (Mnih et al. 2016, arXiv 1602.01783), with Stable-Baselines3's defaults.
     L = -E[log π(a) Â] + c_v ½ E[(V - R)²] - c_e E[H]
     """
 
@@ -33,7 +33,7 @@ class A2C(OnPolicy):
     value_coefficient: Annotated[float, Ge(0)] = 1.0
     """Weight of the value loss (half the squared error); 1.0 corresponds to 0.5 in Stable-Baselines3."""
     credit: Credit = "turn"
-    """Advantages of a turn's tokens: one for all ("turn") or one each ("token" or "poad", see `token_advantages`)."""
+    """Advantages of a turn's tokens: a shared one ("turn") or one per token ("token", "poad"; `token_advantages`)."""
 
     def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
         return credit_refusal(self.credit, policy) or super().accepts(policy, args, world)

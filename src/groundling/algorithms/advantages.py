@@ -22,10 +22,10 @@ def generalized_advantage(
 
     Args:
         rewards, values: ``(num_steps, ...)``: the reward of the transition at step t, and V(s_t).
-        dones: ``(num_steps, ...)`` bool or 0/1: the episode ended with the transition at step t.
+        dones: ``(num_steps, ...)`` bool or 0/1: True if the transition at step t ended the episode.
         last_value: ``(...)``, V of the observation after the last step; used where the episode has not ended.
         gamma: Discount factor.
-        lam: λ: 0 gives the one-step temporal difference, 1 the Monte Carlo return.
+        lam: λ; 0 corresponds to one-step temporal differences, 1 to Monte Carlo returns.
 
     Returns:
         Advantages, and returns (advantages + values), each ``(num_steps, ...)`` with the rewards' dtype.
@@ -57,15 +57,15 @@ def returns_to_go(rewards: Tensor, dones: Tensor, gamma: float) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class GroupedEpisodes:
-    """Episodes of a rollout, including those that it cuts off, and the groups in which they are compared."""
+    """Episodes of a rollout, including those cut off at its end, and the groups in which they are compared."""
 
     number: Tensor  # ``(num_steps, num_envs)`` int64: index of a step's episode
     returns: Tensor  # ``(num_episodes,)``: return from an episode's first step in the rollout
-    group: Tensor  # ``(num_episodes,)`` int64: index of its group
+    group: Tensor  # ``(num_episodes,)`` int64: index of an episode's group
 
     @classmethod
     def of(cls, rollout: Rollout, returns: Tensor) -> "GroupedEpisodes":
-        """Find the episodes, given returns to go ``(num_steps, num_envs)``; a group of one raises `ConfigError`."""
+        """Find the episodes, given returns to go ``(num_steps, num_envs)``; raise `ConfigError` for groups of one."""
         begins = torch.ones_like(rollout.dones)  # (num_steps, num_envs)
         begins[1:] = rollout.dones[:-1]
         if rollout.mask is not None:
@@ -88,12 +88,12 @@ def group_sums(x: Tensor, group: Tensor) -> Tensor:
 
 
 ScaleRewards = Literal["group", "batch", "none"]
-"""Divisor of advantages within groups: the standard deviation of the group, that of the whole rollout, or none."""
+"""Divisor of advantages within groups: the standard deviation of the group or of the whole rollout, or no divisor."""
 
 
 def relative_to_group(x: Tensor, group: Tensor, scale: ScaleRewards = "group") -> Tensor:
     """(x - mean x) / (std x + 1e-4) in each group, with the unbiased standard deviation; 0 if all are equal.
-    ``x`` is ``(n,)``; ``group``, int64 ``(n,)``, is each element's group. The standard deviation is that of ``scale``.
+    ``x`` is ``(n,)``; ``group``, int64 ``(n,)``, is each element's group. ``scale`` selects the standard deviation.
     """
     counts = group_sums(torch.ones_like(x), group)[group]
     centred = x - group_sums(x, group)[group] / counts
@@ -109,7 +109,7 @@ def relative_to_group(x: Tensor, group: Tensor, scale: ScaleRewards = "group") -
 
 
 def leave_one_out(rollout: Rollout, returns: Tensor) -> Tensor:
-    """Â_t = G_t - mean of the returns of the *other* episodes of the group (Kool et al. 2019; arXiv 2402.14740).
+    """Â_t = G_t - mean return of the *other* episodes in the group (Kool et al. 2019; arXiv 2402.14740).
     ``returns`` (to go) and the result are ``(num_steps, num_envs)``.
     """
     episodes = GroupedEpisodes.of(rollout, returns)
@@ -129,7 +129,7 @@ def group_relative(rollout: Rollout, returns: Tensor, scale: ScaleRewards = "gro
 
 def standardise(x: Tensor, mask: Tensor | None = None, rounding: float = 0.0) -> Tensor:
     """Shift and scale ``x`` to mean 0 and standard deviation 1 where ``mask`` (bool) is True; 0 elsewhere.
-    If the deviation is at most ``rounding``, the result is 0, so that rounding errors are not scaled up.
+    If the deviation is at most ``rounding``, the result is 0, so that rounding errors are not amplified.
     """
     counted = x if mask is None else x[mask]
     if (counted == counted.flatten()[:1]).all():
@@ -142,11 +142,11 @@ def standardise(x: Tensor, mask: Tensor | None = None, rounding: float = 0.0) ->
 
 
 def explained_variance(values: Tensor, returns: Tensor, weights: Tensor | None = None) -> float:
-    """1 - Var[R - V] / Var[R] where weights are positive: 1 if values are perfect, 0 if a constant is as good."""
+    """1 - Var[R - V] / Var[R] where weights are positive: 1 for perfect values, 0 if a constant is as good."""
     if weights is not None:
         values, returns = values[weights > 0], returns[weights > 0]
     variance = returns.var(correction=0)
-    # Returns are constant up to rounding, including that of V in R = Â + V (a few times 6e-8 V).
+    # True if returns are constant up to rounding, including that of V in R = Â + V (a few times 6e-8 V).
     if variance <= 1e-12 * returns.square().mean() + 5e-14 * values.square().mean():
         return 0.0
     return (1 - (returns - values).var(correction=0) / variance).item()
@@ -171,7 +171,7 @@ def v_trace(
     π = μ and both bars are at least 1, v_t is the discounted return, bootstrapped from V after the last step.
 
     Args:
-        log_ratios: ``(num_steps, ...)``, log π(a_t) - log μ(a_t), where π is the learning and μ the acting policy.
+        log_ratios: ``(num_steps, ...)``, log π(a_t) - log μ(a_t), where π learns and μ acts.
         rewards, values, dones, last_values, gamma: See `generalized_advantage`.
         rho_bar: ρ̄, which bounds the weights of temporal differences. The targets are the values of a policy between μ
             (ρ̄ near 0) and π (ρ̄ infinite).
@@ -197,7 +197,7 @@ def v_trace(
 
 
 Credit = Literal["turn", "token", "poad"]
-"""Advantages of a turn's tokens. "turn": all tokens share one. "token": each has its own, as if it were an env step.
+"""Advantages of a turn's tokens. "turn": all tokens share one. "token": each token has its own, like an env step.
 "poad": the same as "token", but discounted only from turn to turn (POAD, arXiv 2405.15821)."""
 
 
@@ -224,13 +224,13 @@ def token_advantages(
         δ_K = r + γ (1 - done) V'_1 - V_K,          Â_K = δ_K + γ λ (1 - done) Â'_1
 
     where ' marks the next turn. γ_w = 1 is POAD's Bellman backup with action decomposition (Wen et al. 2024, arXiv
-    2405.15821): the value of an action does not depend on its number of tokens. γ_w = γ makes each token a step of
-    the env, so that long actions are discounted more, which is a different objective.
+    2405.15821): the value of an action does not depend on its number of tokens. γ_w = γ treats each token as an env
+    step, so long actions are discounted more, which is a different objective.
 
     Args:
         rewards: ``(num_steps, num_envs)``, the reward of each turn.
         values: ``(num_steps, num_envs, num_tokens)``, V before each token is generated.
-        mask: Bool, same shape: the tokens to include, which must contain each turn's first. The others, such as those
+        mask: Bool, same shape: the tokens to include, among them the first of each turn. Other tokens, such as those
             forced by a grammar, are skipped.
         dones, last_value, gamma, lam: See `generalized_advantage`; they apply from turn to turn.
         token_gamma: γ_w, the discount from token to token. λ_w is ``lam``.
@@ -261,9 +261,9 @@ def token_advantages(
 
 def anchored(rollout: Rollout, returns: Tensor, states: Tensor, scale: ScaleRewards = "group") -> Tensor:
     """GiGPO's step advantages (Feng et al. 2025, arXiv 2505.10978): Â^S_t = (G_t - mean G) / std G.
-    Mean and standard deviation are over the group's steps at the same state; episodes with the same start often share
-    states. ``returns`` (to go) and the result are ``(num_steps, num_envs)``; ``states``, int64 of the same shape, are
-    equal for equal states. A step with a unique state gets 0.
+    The mean and standard deviation are over the group's steps in the same state; episodes with the same start often
+    share states. ``returns`` (to go) and the result are ``(num_steps, num_envs)``; ``states``, int64 of the same
+    shape, are equal for equal states. The advantage of a step with a unique state is 0.
     """
     episodes = GroupedEpisodes.of(rollout, returns)
     counted = torch.ones_like(returns).bool() if rollout.mask is None else rollout.mask

@@ -22,10 +22,10 @@ class Algorithm(ABC):
     gamma: float
     """Discount factor."""
     offline: ClassVar[bool] = False
-    """True if it learns from a dataset's rollouts (world.dataset) instead of the policy's own."""
+    """True if it learns from a dataset's rollouts (world.dataset) instead of rollouts of the policy."""
     learns_from: ClassVar[Literal["references", "pairs", "labels"]] = "references"
-    """For an offline algorithm, what it learns from in a pool: references, pairs of a chosen and a rejected text, or
-    texts that are each labelled good or bad."""
+    """The data of a pool that an offline algorithm learns from: references, pairs of a chosen and a rejected text, or
+    texts labelled good or bad."""
     needs_reference: ClassVar[bool] = False
     """True if it compares the policy with its reference even without a KL penalty."""
     needs_values: ClassVar[bool] = True
@@ -45,8 +45,8 @@ class Algorithm(ABC):
 
     def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
         """Check, before anything is loaded, that the algorithm can train a policy in a world.
-        ``policy`` is its class, or a factory function, whose result is not known yet; ``args`` are its arguments,
-        except for loaded objects. Return None if it can, otherwise the reason and what to set.
+        ``policy`` is the policy's class, or a factory function whose result is not yet known; ``args`` are its
+        arguments, except for loaded objects. Return None if it can; otherwise the reason and the setting to change.
         """
         if not getattr(policy, "trainable", True):
             return "that policy has no weights to train"
@@ -69,7 +69,7 @@ class Algorithm(ABC):
         self, policy: Policy, rollout: Rollout, *, generator: torch.Generator, remaining: float = 1.0
     ) -> dict[str, float]:
         """Learn from the transitions since the last update, and return metrics to log.
-        ``generator`` shuffles minibatches; ``remaining`` is the fraction of training that is left, for schedules.
+        ``generator`` shuffles minibatches; ``remaining`` is the remaining fraction of training, for schedules.
         """
 
     def use_folder(self, folder: Path) -> None:  # noqa: B027 (most need none)
@@ -78,7 +78,7 @@ class Algorithm(ABC):
         """
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the JSON-serialisable state that a run needs to resume exactly, besides the optimizer's state."""
+        """Return the JSON-serialisable state that a run needs to resume exactly, apart from the optimizer's state."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027 (most have no state)
@@ -114,7 +114,7 @@ def check_trains(
 
 
 def penalises(id: str, args: Mapping[str, Any]) -> bool:
-    """Return True if the algorithm has a KL penalty, for which the policy needs a reference."""
+    """Return True if the algorithm has a KL penalty, which requires a reference."""
     return bool(args.get("kl_coefficient", getattr(algorithms.get(id), "kl_coefficient", 0)))
 
 

@@ -1,4 +1,4 @@
-"""Asynchronous PPO with V-trace, which Motif uses to train its NetHack agents."""
+"""Asynchronous PPO with V-trace, as used by Motif to train its NetHack agents."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -30,7 +30,7 @@ class APPO(ClippedOnPolicy):
     L = -E[min(ρ Â, clip(ρ, 1/(1+ε), 1+ε) Â)] + c_v ½ E[max((V-R)², (clip(V, V_old±ε_v)-R)²)] - c_e E[H]
 
     V-trace computes R and Â for each minibatch from the current policy's values and ratios; Â is normalised over the
-    minibatch, which holds whole segments of ``recurrence`` steps. The defaults are Motif's (Klissarov et al. 2023,
+    minibatch, which contains whole segments of ``recurrence`` steps. The defaults are Motif's (Klissarov et al. 2023,
     arXiv 2310.00166), except that the acting policy lags by at most one update instead of 10,000 optimizer steps.
     """
 
@@ -107,7 +107,7 @@ class APPO(ClippedOnPolicy):
         }
 
     def minibatches(self, batch: Batch, generator: torch.Generator) -> Iterable[Tensor]:
-        """Return the shuffled minibatches of all epochs; each needs at least one segment per process."""
+        """Return the shuffled minibatches of all epochs; each must have at least one segment per process."""
         minibatches = list(super().minibatches(batch, generator))
         if (segments := min(map(len, minibatches))) < self.processes.size:
             raise ConfigError(

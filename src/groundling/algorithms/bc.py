@@ -27,7 +27,7 @@ class BehaviouralCloning(Algorithm):
 
     objective: Literal["text", "choice"] = "text"
     """"text": learn to generate the action's text after the prompt, as in GLAM (whose targets also contained padding);
-    needs policy.id=action_scoring or action_writing. "choice": learn to choose the action among the admissible ones.
+    requires policy.id=action_scoring or action_writing. "choice": learn to choose among the admissible actions.
     Whole texts are always learned token by token."""
     learning_rate: Annotated[float, Gt(0)] = 5e-4  # AdamW's step size
     learning_rate_schedule: Schedule = "cosine"
@@ -38,7 +38,7 @@ class BehaviouralCloning(Algorithm):
     minibatch_size: Annotated[int, Ge(1)] = 64
     """Transitions, or whole texts, per optimizer step; 8 on each of 8 GPUs in GLAM."""
     micro_batch_size: Annotated[int | None, Ge(1), NoEffectOnResults] = None
-    """Transitions or texts per pass, which affects only memory and speed. If null, a pass takes a whole minibatch."""
+    """Transitions or texts per pass; affects only memory and speed. If null, each pass processes a whole minibatch."""
     max_grad_norm: Annotated[float, Gt(0)] = 1.0
 
     gamma = 1.0
@@ -80,7 +80,7 @@ class BehaviouralCloning(Algorithm):
 
     @torch.no_grad()
     def measure(self, policy: Policy, rollout: Rollout) -> dict[str, float]:
-        """Evaluate single steps without learning: return ``loss`` and ``accuracy``, the share of correct actions."""
+        """Evaluate single steps without learning; return ``loss`` and ``accuracy``, the share of correct actions."""
         batch = _batch_of(policy, rollout)
         loss, correct = 0.0, 0
         for indices in batch.index.split(self.micro_batch_size or self.minibatch_size):
@@ -99,12 +99,12 @@ class BehaviouralCloning(Algorithm):
         return {"loss": loss / len(batch), "accuracy": correct / len(batch)}
 
     def _log_probs(self, policy: Policy, batch: Batch) -> Tensor:
-        """Return log-probabilities of the demonstrated actions, float32 of the actions' shape, with gradients."""
+        """Return log-probabilities of the demonstrated actions, float32 with the actions' shape, with gradients."""
         is_turns = isinstance(batch.observations[0], Turn)  # any text is an action
         if (
             is_turns or batch.actions.ndim > 1 or self.objective == "choice"
         ):  # the actions of a sequence are its tokens
-            # Unfiltered, because the model did not sample these texts, so a sampling filter could make one impossible.
+            # Unfiltered, because the model did not sample these texts, so a sampling filter could exclude one.
             return policy.evaluate(batch.observations, batch.actions).raw_log_probs()
         assert isinstance(policy, ActionTextPolicy)  # see `accepts`
         actions = zip(batch.observations, batch.actions.tolist(), strict=True)
@@ -114,7 +114,7 @@ class BehaviouralCloning(Algorithm):
 
 
 def _batch_of(policy: Policy, rollout: Rollout) -> Batch:
-    """Return the batch of a dataset's rollout, without advantages or returns; minibatch sizes are in elements."""
+    """Return the batch of a dataset's rollout, without advantages or returns; minibatch sizes count elements."""
     zeros = torch.zeros_like(rollout.rewards)
     batch = Batch.of(policy, rollout, Targets(zeros, zeros))
     batch.num_steps = len(batch)

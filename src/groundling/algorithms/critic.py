@@ -1,4 +1,4 @@
-"""Trains a value head for extra epochs on recent rollouts, without gradients into its inputs."""
+"""Extra training epochs of a value head on recent rollouts, without gradients to its inputs."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -27,12 +27,12 @@ class HeadInputs:
 
     def __init__(self, batch: Batch, head: nn.Module) -> None:
         self._batch, self._head = batch, head
-        self._number = 0  # of the minibatch; the same in all processes
+        self._number = 0  # Number of the minibatch; the same in all processes
         # By element: the last minibatch that evaluated it, and its inputs, float32 (num_steps, hidden_size)
         self._rows: dict[int, tuple[int, Tensor]] = {}
 
     def numbered(self, minibatches: Iterable[Tensor]) -> Iterator[Tensor]:
-        """Number the minibatches, so that the latest input of an element is kept."""
+        """Number the minibatches, so that only the latest inputs of each element are kept."""
         for minibatch in minibatches:
             self._number += 1
             yield minibatch
@@ -50,7 +50,7 @@ class HeadInputs:
             finally:
                 handle.remove()
             counted = _counted(part)
-            # The head reads one row for each token of a turn or a text, or else for each step.
+            # The head receives one row per token for turns and texts, and one per step otherwise.
             lengths = torch.tensor([[_num_rows(o) or counted.shape[1]] for o in part.observations])
             evaluated = (torch.arange(counted.shape[1]) < lengths).to(counted.device)
             rows = torch.cat(calls)[counted[evaluated]]
@@ -111,7 +111,7 @@ def fit_head(
     def loss(part: Batch) -> Terms:
         return {"loss": 0.5 * (head(part.more["states"]) - part.returns).square().mean()}
 
-    learner.optimizer.zero_grad(set_to_none=True)  # the other weights must not be updated with old gradients
+    learner.optimizer.zero_grad(set_to_none=True)  # the other weights must not be updated with stale gradients
     minibatches = batch.minibatches(size, epochs, generator)
     figures = learn(learner, batch, loss, minibatches, None, [*head.parameters()])
     return {"value_fit_loss": figures["loss"]}

@@ -38,7 +38,7 @@ class ReplayedStep:
 
 class ReplayMemory:
     """Keeps the last ``size`` transitions in memory, and all of them in a file, where numbers replace repeated texts.
-    A checkpoint holds only the file's length and checksum; the next `save` removes what a killed run wrote after it.
+    A checkpoint stores only the file's length and checksum; the next `save` removes what a killed run wrote later.
     """
 
     def __init__(self, size: int) -> None:
@@ -121,7 +121,7 @@ class ReplayMemory:
                 self._checksum = zlib.crc32(chunk, self._checksum)
             if (self._bytes, self._checksum) != (state["bytes"], state["crc32"]):
                 raise RunError(
-                    f"{path} differs from the checkpoint's: restore the original file, or set run_dir to a new folder"
+                    f"{path} does not match the checkpoint: restore the original file, or set run_dir to a new folder"
                 )
             file.seek(0)
             while file.tell() < self._bytes:
@@ -133,7 +133,7 @@ class ReplayMemory:
         return row if t.next_prompt is None else [*row, self._number(t.next_prompt), self._number(t.next_actions)]
 
     def _number(self, text: _Text) -> Any:
-        """Return the text itself the first time, and its number from then on."""
+        """Return the text itself the first time, and its number afterwards."""
         if text in self._numbers:
             return self._numbers[text]
         self._numbers[text] = len(self._numbers)
@@ -151,9 +151,9 @@ class DRRN(Algorithm):
     gamma: Annotated[float, Ge(0), Le(1)] = 0.9  # Discount factor
     batch_size: Annotated[int, Ge(1)] = 64  # Transitions per gradient step
     replay_size: Annotated[int, Ge(1)] = 5_000_000
-    """Transitions in the replay memory; the oldest are dropped. ``replay.jsonl`` keeps all, at about 1 kB each."""
+    """Size of the replay memory; the oldest transitions are dropped. ``replay.jsonl`` keeps all, about 1 kB each."""
     steps_per_gradient: Annotated[int, Ge(1)] = 128
-    """Env steps per gradient step; 128 in GLAM. Lower values learn faster per step but slower per hour."""
+    """Env steps per gradient step; 128 in GLAM. With lower values, learning is faster per step but slower per hour."""
     max_grad_norm: Annotated[float, Gt(0)] = 5.0
 
     reports_entropy = False

@@ -71,8 +71,8 @@ class GRPO(ClippedOnPolicy):
     L = -E_i[1/|o_i| Σ_t min(ρ Â, clip(ρ, 1-ε, 1+ε) Â) - β (exp(-d) + d - 1)],  d = log π - log π_ref (unfiltered)
 
     β is the kl_coefficient, 0.04 in the paper and 0 in most later work; the penalty is in the loss, not the rewards.
-    In envs the mean is over steps, or over the tokens of all turns, and R is an episode's discounted return.
-    The options give DAPO's, Dr. GRPO's, GSPO's and CISPO's losses, as in TRL 1.16's ``GRPOConfig``.
+    In envs, the mean is over steps, or over the tokens of all turns, and R is an episode's discounted return.
+    Options select the losses of DAPO, Dr. GRPO, GSPO and CISPO, as in TRL 1.16's ``GRPOConfig``.
     """
 
     gamma: Annotated[float, Ge(0), Le(1)] = 1.0  # Discount factor; 1 in the paper
@@ -82,15 +82,15 @@ class GRPO(ClippedOnPolicy):
     "dr_grpo" (arXiv 2503.20783): texts × world.num_tokens. "cispo" (arXiv 2506.13585) divides like "dapo", and bounds
     the weight of each token instead of clipping its loss. Only "grpo" and "cispo" apply to envs."""
     scale_rewards: ScaleRewards = "group"
-    """Divide advantages by the standard deviation of the "group", of the whole "batch" (arXiv 2508.08221), or by
-    nothing ("none"), as in Dr. GRPO."""
+    """Divide advantages by the standard deviation of the "group" or the whole "batch" (arXiv 2508.08221), or do not
+    scale them ("none"), as in Dr. GRPO."""
     clip_range_high: Annotated[float | None, Gt(0)] = None
-    """The ratio's upper bound is 1 + clip_range_high: 0.28 in DAPO. If null, clip_range; with cispo 4, usually 3 to 7."""
+    """The ratio's upper bound minus 1: 0.28 in DAPO. If null, clip_range is used or, for cispo, 4 (usually 3 to 7)."""
     importance_sampling_level: Literal["token", "sequence"] = "token"
-    """"sequence": all tokens of a text or turn share their mean ratio, as in GSPO (arXiv 2507.18071), where
+    """"sequence": all tokens of a text or turn share their mean ratio, as in GSPO (arXiv 2507.18071), with
     clip_range=3e-4 and clip_range_high=4e-4."""
     mask_truncated_completions: bool = False
-    """Do not learn from texts that reach world.num_tokens without an end token (DAPO). They count in their group."""
+    """Ignore texts that reach world.num_tokens without an end token (DAPO), except in their group's statistics."""
     needs_values = False
     compares_episodes = True
     kl_in_loss = True
@@ -129,7 +129,7 @@ class GRPO(ClippedOnPolicy):
         return group_relative(rollout, returns, self.scale_rewards)
 
     def minibatches(self, batch: Batch, generator: torch.Generator) -> Iterator[Tensor]:
-        """Yield the minibatches, and set the scale of each one's loss and KL penalty."""
+        """Yield the minibatches, and set the scale of the loss and KL penalty for each."""
         scales = _scales(batch, self.loss_type)
         for indices in super().minibatches(batch, generator):
             self.kl.scale = float(scales[indices].mean())
@@ -155,13 +155,13 @@ class GRPO(ClippedOnPolicy):
 
 
 def _scales(batch: Batch, loss_type: LossType) -> Tensor:
-    """Return factors ``(num_elements,)`` whose mean over a minibatch turns its mean loss into that of ``loss_type``.
-    Texts that are masked as a whole still count in the divisor.
+    """Return factors ``(num_elements,)`` whose mean over a minibatch scales its mean loss to that of ``loss_type``.
+    Fully masked texts still count in the divisor.
     """
     if batch.weights is None or batch.weights.ndim == 1 or loss_type == "bnpo":
         return torch.ones(len(batch))
     lengths = (batch.weights > 0).sum(-1).float().cpu()
-    if loss_type == "grpo":  # the weights of a text have the sum 1
+    if loss_type == "grpo":  # the weights of a text sum to 1
         return (lengths > 0).float()
     return lengths / (batch.weights.shape[-1] if loss_type == "dr_grpo" else lengths.mean().clamp(min=1))
 
@@ -169,13 +169,13 @@ def _scales(batch: Batch, loss_type: LossType) -> Tensor:
 @algorithms.register("gigpo")
 @dataclass
 class GiGPO(GRPO):
-    """GiGPO (Feng et al. 2025, arXiv 2505.10978): GRPO that also compares actions at states that episodes share.
+    """GiGPO (Feng et al. 2025, arXiv 2505.10978): GRPO that also compares actions at states shared by episodes.
     Â = Â^E + ω Â^S. Â^E compares the episode's undiscounted return within its group. Â^S compares a step's discounted
-    return to go with those of the group's other steps with the same goal, view and actions; see `anchored`.
+    return to go with that of other steps in the group with the same goal, view and actions; see `anchored`.
     """
 
     gamma: Annotated[float, Ge(0), Le(1)] = 0.95
-    """Discount factor of Â^S; 0.95 in the paper. Below 1, steps' returns differ even if only the end is rewarded."""
+    """Discount factor of Â^S; 0.95 in the paper. Below 1, steps' returns differ even with a single final reward."""
     step_weight: Annotated[float, Gt(0)] = 1.0  # ω: weight of the step advantages; 1 in the paper
 
     def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 class Surrogate(NamedTuple):
-    """Surrogate of a policy gradient; scalars, each a mean over the unmasked elements."""
+    """Surrogate loss of a policy gradient, with metrics: scalars, each a mean over the unmasked elements."""
 
     loss: Tensor
     approx_kl: Tensor  # Estimate of KL(old ‖ new), without gradient (k3 of http://joschu.net/blog/kl-approx.html)
@@ -15,7 +15,7 @@ class Surrogate(NamedTuple):
 
 
 class PPOLoss(NamedTuple):
-    """Terms of PPO's loss; scalars, each a mean over the unmasked elements."""
+    """Terms of PPO's loss: scalars, each a mean over the unmasked elements."""
 
     total: Tensor
     policy: Tensor
@@ -40,7 +40,7 @@ def ppo_loss(
     entropy_coefficient: float = 0.01,
     mask: Tensor | None = None,
 ) -> PPOLoss:
-    """PPO's clipped objective (Schulman et al. 2017, arXiv 1707.06347, equations 7 and 9), as GLAM uses it.
+    """PPO's clipped objective (Schulman et al. 2017, arXiv 1707.06347, equations 7 and 9), as used by GLAM.
 
     L = -E[min(ρ Â, clip(ρ, 1-ε, 1+ε) Â)] + c_v ½ E[max((V-R)², (clip(V, V_old±ε_v)-R)²)] - c_e E[H]
 
@@ -49,7 +49,7 @@ def ppo_loss(
         advantage: Â; not normalised here.
         value, old_value, value_target: V now, V when the action was taken, and the return R.
         entropy: H of the current policy.
-        clip_range, value_clip_range: ε, and ε_v; None leaves the value unclipped.
+        clip_range, value_clip_range: ε and ε_v. If ε_v is None, the value is not clipped.
         value_coefficient, entropy_coefficient: c_v and c_e.
         mask: 1 for elements to include, 0 for others, or weights. If None, all elements are included.
 
@@ -107,8 +107,8 @@ def cispo_surrogate(
 
 
 def _ratios(log_prob: Tensor, old_log_prob: Tensor, by_sequence: bool, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return the log-ratios of the tokens, and the importance ratios; if ``by_sequence``, all tokens of a row have the
-    geometric mean of theirs.
+    """Return the log-ratios and importance ratios of the tokens; if ``by_sequence``, all tokens of a row share the
+    geometric mean of their ratios.
     """
     log_ratio = log_prob - old_log_prob
     if mask is not None:
@@ -134,7 +134,7 @@ def clipped_value_loss(
     clip_range: float | None = None,
     mask: Tensor | None = None,
 ) -> Tensor:
-    """PPO's value loss: ½ E[max((V-R)², (clip(V, V_old±ε_v)-R)²)]; without ``clip_range`` ½ E[(V-R)²]."""
+    """PPO's value loss: ½ E[max((V-R)², (clip(V, V_old±ε_v)-R)²)]; without ``clip_range``, ½ E[(V-R)²]."""
     check_shapes(value, old_value, value_target, mask)
     squared_error = (value - value_target).square()
     if clip_range is not None:
@@ -144,14 +144,14 @@ def clipped_value_loss(
 
 
 def kl_estimate(log_ratio: Tensor) -> Tensor:
-    """k3 = exp(-d) + d - 1, d = log π(a) - log π_ref(a): if a is sampled from π, unbiased for KL(π ‖ π_ref); ≥ 0.
+    """k3 = exp(-d) + d - 1 ≥ 0, d = log π(a) - log π_ref(a): an unbiased estimate of KL(π ‖ π_ref) if a comes from π.
     From http://joschu.net/blog/kl-approx.html; GRPO's penalty (arXiv 2402.03300, equation 4).
     """
     return (-log_ratio).exp() + log_ratio - 1
 
 
 def kl_divergence(old: Tensor, new: Tensor) -> Tensor:
-    """KL(old ‖ new) of log-probabilities ``(..., num_actions)``, -inf where impossible; twice differentiable."""
+    """KL(old ‖ new) of log-probabilities ``(..., num_actions)``, -inf for impossible actions; twice differentiable."""
     possible = old.isfinite()
     difference = old.masked_fill(~possible, 0.0) - new.masked_fill(~possible, 0.0)
     return (old.exp() * difference).sum(-1)

@@ -30,7 +30,7 @@ _ROUNDING = 1e-6  # Rounding error, in nats, of the log-ratio between a policy a
 
 @dataclass
 class OnPolicy(Algorithm):
-    """Learns from the policy's own rollouts; subclasses implement `setup`, `targets`, `loss` and `optimize`.
+    """Base class for learning from the policy's rollouts; subclasses add `setup`, `targets`, `loss` and `optimize`.
     The entropy bonus, KL penalty and contrastive loss are `regularizers` that can be added to every loss.
     """
 
@@ -48,7 +48,7 @@ class OnPolicy(Algorithm):
     """Weight of the entropy bonus: raise it if the policy becomes deterministic too early; usually 0 to 0.05."""
     max_grad_norm: Annotated[float, Gt(0)] = 0.5
     kl_coefficient: Annotated[float, Ge(0)] = 0.0
-    """Weight of the penalty for moving away from the policy's reference; 0 disables it. Usually 0.001 to 0.2."""
+    """Weight of the penalty for divergence from the policy's reference; 0 disables it. Usually 0.001 to 0.2."""
     kl_target: Annotated[float | None, Gt(0), OnlyWith("kl_coefficient")] = None
     """Target KL per step; kl_coefficient is adapted to reach it. If null, the coefficient is constant."""
     normalize_rewards: bool = False
@@ -104,7 +104,7 @@ class OnPolicy(Algorithm):
 
     @abstractmethod
     def loss(self, evaluation: Evaluated, batch: Batch) -> Terms:
-        """Return the terms of a micro-batch's loss without regularizers; ``evaluation`` is the current policy's."""
+        """Return the terms of a micro-batch's loss without regularizers, given the current policy's ``evaluation``."""
 
     @abstractmethod
     def optimize(self, policy: Policy, batch: Batch, generator: torch.Generator) -> dict[str, float]:
@@ -159,10 +159,10 @@ class ClippedOnPolicy(OnPolicy):
     weight_decay: Annotated[float, Ge(0)] = 0.0  # AdamW's weight decay, for matrices only
     epochs: Annotated[int, Ge(1)] = 1  # Passes over each rollout; usually 1 to 10
     minibatch_size: Annotated[int, Ge(1)] = 64
-    """Steps per optimizer step. For texts: whole texts, as many as contain this many tokens on average, and at least one."""
+    """Steps per optimizer step. Texts stay whole: as many as contain this many tokens on average, but at least one."""
     clip_range: Annotated[float, Gt(0)] = 0.2  # ε of the policy's clipped ratio; usually 0.1 to 0.3
     target_kl: Annotated[float | None, Gt(0)] = None
-    """Stop learning from a rollout once a minibatch's KL from the old policy exceeds this; if null, never stop."""
+    """Stop learning from a rollout once a minibatch's KL from the old policy exceeds this; null: never stop early."""
     advantage_share: Annotated[float, Gt(0), Le(1)] = 1.0
     """Learn only from the fraction of a rollout's steps with the largest |advantage|; 0.5 roughly halves the time."""
 

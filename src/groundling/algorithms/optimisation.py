@@ -89,8 +89,8 @@ def learn(
     target_kl: float | None = None,
     parameters: list[Tensor] | None = None,
 ) -> dict[str, float]:
-    """Take one optimizer step on each minibatch, until one's ``approx_kl`` exceeds ``target_kl``; return mean metrics.
-    No step is taken on that minibatch, but its metrics are included. Pass ``parameters`` to train only some of them.
+    """Take one optimizer step per minibatch, until one has an ``approx_kl`` above ``target_kl``; return mean metrics.
+    No step is taken on that minibatch, but its metrics are included. Pass ``parameters`` to train only these.
     A NaN or infinite gradient raises `RunError` before it corrupts the weights; other terms are checked at the end.
     """
     if parameters is None:
@@ -120,7 +120,7 @@ def accumulate(
 ) -> dict[str, float]:
     """Accumulate the gradient of the mean loss over the elements ``indices`` into ``parameters``, in micro-batches.
     If the device runs out of memory, micro-batches are halved for the rest of the run, and the minibatch is restarted.
-    Return this process's part of every term; the sum over all processes is the term's mean.
+    Return this process's contribution to each term; summed over all processes, it is the term's mean.
     """
     while True:
         size = len(indices) if learner.micro_batch_size is None else batch.elements(learner.micro_batch_size)
@@ -143,7 +143,7 @@ def accumulate(
             )
         # The size is in steps, like the option, so that it also applies to rollouts with a different length.
         learner.micro_batch_size = steps = math.ceil(size // 2 * batch.num_steps / len(batch))
-        message = f"{problem}: continuing with algorithm.args.micro_batch_size={steps}, which affects only the speed"
+        message = f"{problem}: continuing with algorithm.args.micro_batch_size={steps}, which affects only speed"
         warnings.warn(message, stacklevel=2)
         torch.cuda.empty_cache()
     learner.processes.sum_gradients(parameters)
@@ -168,7 +168,7 @@ def _accumulate_share(
     processes, sharded = learner.processes, any(map(in_parts, parameters))
     parts = [(micro, batch.share(micro, indices)) for micro in micro_batches(indices, size, batch.work, processes)]
     if sharded:
-        # Sharded layers need the same number of passes in all processes. Extra passes repeat an element at weight 0.
+        # Sharded layers need the same number of passes in all processes. Extra passes repeat an element with weight 0.
         everyone = [Processes(rank, processes.size) for rank in range(processes.size)]
         most = max(len(list(micro_batches(indices, size, batch.work, process))) for process in everyone)
         parts += [(indices[:1], 0.0)] * (most - len(parts))
@@ -184,7 +184,7 @@ def _accumulate_share(
 
 
 def _clip_parts(parameters: list[Tensor], max_norm: float) -> Tensor:
-    """`torch.nn.utils.clip_grad_norm_`, if some of the parameters are sharded."""
+    """Equivalent of `torch.nn.utils.clip_grad_norm_` if some of the parameters are sharded."""
     groups = whole_and_parts(p for p in parameters if p.grad is not None)
     norms: list[Any] = [torch.nn.utils.get_total_norm([p.grad for p in group]) for group in groups]  # type: ignore[misc]
     total = torch.stack([norm.full_tensor() if in_parts(norm) else norm for norm in norms]).norm()
@@ -194,14 +194,14 @@ def _clip_parts(parameters: list[Tensor], max_norm: float) -> Tensor:
 
 
 def settings_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    """Return a copy of the settings of each parameter group, with lists in place of tensors."""
+    """Return a copy of the settings of each parameter group, with tensors converted to lists."""
     return [
         {name: _plain(value) for name, value in group.items() if name != "params"} for group in optimizer.param_groups
     ]
 
 
 def _plain(value: Any) -> Any:
-    """Copy a setting in JSON-serialisable form; the optimizer may change the original in place."""
+    """Copy a setting in JSON-serialisable form, since the optimizer may change the original in place."""
     if isinstance(value, torch.Tensor | np.ndarray | np.generic):
         return value.tolist()
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Proximal policy optimisation, and NLPO, which is PPO restricted to the tokens that an older policy finds likely."""
+"""Proximal policy optimisation, and NLPO, which is PPO restricted to tokens that an older policy considers likely."""
 
 import inspect
 from collections import deque
@@ -41,19 +41,19 @@ class PPO(ClippedOnPolicy):
     normalize_advantages: bool = False
     """Shift and scale the rollout's advantages to mean 0 and standard deviation 1 (GLAM does not)."""
     credit: Credit = "turn"
-    """Advantages of a turn's tokens: one for all ("turn") or one each ("token" or "poad", see `token_advantages`)."""
+    """Advantages of a turn's tokens: a shared one ("turn") or one per token ("token", "poad"; `token_advantages`)."""
     value_epochs: Annotated[int, Ge(0)] = 0
     """Extra epochs that train only the value head, on the hidden states of the last ``value_rollouts`` rollouts."""
     value_rollouts: Annotated[int, Ge(1), OnlyWith("value_epochs")] = 1
     value_warmup: Annotated[int, Ge(0), OnlyWith("value_epochs")] = 0
     """Number of initial updates that train only the value head, for ``value_epochs``."""
     detach_values: bool = False
-    """Train only the value head, not the language model, with the value loss."""
+    """Train only the value head with the value loss, not the language model."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._warmed_up = 0  # warm-up updates so far
-        self._states: deque[tuple[Tensor, Tensor]] = deque(maxlen=self.value_rollouts)  # and returns, by rollout
+        self._states: deque[tuple[Tensor, Tensor]] = deque(maxlen=self.value_rollouts)  # with returns
 
     def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
         options = ("value_epochs", "detach_values")
@@ -116,9 +116,9 @@ class PPO(ClippedOnPolicy):
 @dataclass
 class NLPO(PPO):
     """NLPO (Ramamurthy et al. 2023, arXiv 2210.01241, section 4 and algorithm 1).
-    The policy holds a mask model, an older copy of itself, and samples from the tokens that the mask model finds
+    The policy contains a mask model, an older copy of itself, and samples only tokens that the mask model considers
     likely. PPO's ratio and entropy use the masked distribution; the KL penalty uses the unmasked one. Every μ updates,
-    the mask model is replaced by a copy of the policy; in RL4LMs' released code, it never is.
+    the mask model is replaced with a copy of the policy; RL4LMs' released code never replaces it.
     """
 
     target_update_iterations: Annotated[int, Ge(1)] = 20

@@ -1,4 +1,4 @@
-"""DPO and KTO: a policy learns from preferences between texts, without a reward model."""
+"""DPO and KTO, which train a policy on preferences between texts without a reward model."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,17 +31,17 @@ def dpo_loss(
     label_smoothing: float = 0.0,
     lengths: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
-    """DPO's loss of each pair (Rafailov et al. 2023, arXiv 2305.18290, equation 7).
+    """DPO's loss for each pair (Rafailov et al. 2023, arXiv 2305.18290, equation 7).
 
     sigmoid: -log σ(βΔ), Δ = chosen - rejected
     robust:  (-(1-ε) log σ(βΔ) + ε log σ(-βΔ)) / (1-2ε) (Chowdhury et al. 2024, arXiv 2403.00409)
     hinge:   max(0, 1-βΔ) (Zhao et al. 2023, arXiv 2305.10425)
-    ipo:     (Δ - 1/(2β))², Δ of means over tokens (Azar et al. 2023, arXiv 2310.12036, equation 17)
+    ipo:     (Δ - 1/(2β))² with Δ of means over tokens (Azar et al. 2023, arXiv 2310.12036, equation 17)
 
     Args:
         chosen, rejected: log π(text) - log π_ref(text), summed over the text's tokens, ``(num_pairs,)``.
-        beta: β; ε is ``label_smoothing``, the share of wrong labels.
-        lengths: Numbers of tokens of the chosen and the rejected texts, which ipo needs.
+        beta: β; ε is ``label_smoothing``, the assumed share of wrong labels.
+        lengths: Numbers of tokens in the chosen and rejected texts; required by ipo.
     """
     check_shapes(chosen, rejected)
     if loss_type == "ipo":
@@ -65,7 +65,7 @@ def kto_loss(
     desirable_weight: float = 1.0,
     undesirable_weight: float = 1.0,
 ) -> Tensor:
-    """KTO's loss of each text (Ethayarajh et al. 2024, arXiv 2402.01306, equation 7, without its constant).
+    """KTO's loss for each text (Ethayarajh et al. 2024, arXiv 2402.01306, equation 7, without its constant).
     λ_D (1 - σ(β (r - z))) for a desirable text, λ_U (1 - σ(β (z - r))) for an undesirable one, z = KL(π ‖ π_ref)
 
     Args:
@@ -82,11 +82,11 @@ def kto_loss(
 
 @dataclass
 class PreferenceLearning(Algorithm):
-    """Learns from a pool's preferences; the implicit reward of a text is β (log π(text) - log π_ref(text)).
-    A rollout has two adjacent columns per example, which are one element of a batch.
+    """Base class for learning from preferences. A text's implicit reward is β (log π(text) - log π_ref(text)).
+    Each example is two adjacent columns of a rollout, and one element of a batch.
     """
 
-    beta: Annotated[float, Gt(0)] = 0.1  # Strength of the pull to the reference; usually 0.01 to 0.5
+    beta: Annotated[float, Gt(0)] = 0.1  # Strength of the pull towards the reference; usually 0.01 to 0.5
     learning_rate: Annotated[float, Gt(0)] = 1e-6
     """AdamW's step size: 1e-6 for billions of parameters, 1e-5 with LoRA, about 1e-4 for a million."""
     learning_rate_schedule: Schedule = "linear"
@@ -95,7 +95,7 @@ class PreferenceLearning(Algorithm):
     weight_decay: Annotated[float, Ge(0)] = 0.0  # AdamW's weight decay, for matrices only
     minibatch_size: Annotated[int, Ge(1)] = 16  # Examples (pairs, or labelled texts) per optimizer step
     micro_batch_size: Annotated[int | None, Ge(1), NoEffectOnResults] = None
-    """Examples per forward and backward pass; affects only memory and speed. Defaults to the minibatch."""
+    """Examples per forward and backward pass; affects only memory and speed. Defaults to the whole minibatch."""
     max_grad_norm: Annotated[float, Gt(0)] = 1.0
 
     gamma = 1.0
@@ -139,7 +139,7 @@ class PreferenceLearning(Algorithm):
         return self.summary(figures)
 
     def prepare(self, policy: Policy, batch: Batch, indices: Tensor, processes: Processes) -> None:
-        """Compute what the loss of the examples ``indices`` needs from all of them, before it is split."""
+        """Compute what the loss needs from all examples ``indices``, before they are split into micro-batches."""
 
     @abstractmethod
     def loss(self, policy: Policy, batch: Batch) -> Terms:
@@ -153,14 +153,14 @@ class PreferenceLearning(Algorithm):
 @algorithms.register("dpo")
 @dataclass
 class DPO(PreferenceLearning):
-    """Direct preference optimization: makes chosen texts more probable than rejected ones; see `dpo_loss`.
+    """Direct preference optimization, which makes chosen texts more probable than rejected ones; see `dpo_loss`.
     L = -E[log σ(β log π(chosen)/π_ref(chosen) - β log π(rejected)/π_ref(rejected))]
     """
 
     loss_type: DPOLoss = "sigmoid"
-    """"sigmoid": DPO; "robust": for labels of which a share is wrong; "hinge": SLiC; "ipo": IPO, with its τ as beta."""
+    """"sigmoid": DPO; "robust": for labels that are partly wrong; "hinge": SLiC; "ipo": IPO, with its τ as beta."""
     label_smoothing: Annotated[float, Ge(0), Lt(0.5), OnlyWith("loss_type", ("robust",))] = 0.0
-    """Share of labels that are assumed to be wrong."""
+    """Assumed share of wrong labels."""
     learns_from = "pairs"
 
     def loss(self, policy: Policy, batch: Batch) -> Terms:
@@ -187,12 +187,12 @@ class DPO(PreferenceLearning):
 @algorithms.register("kto")
 @dataclass
 class KTO(PreferenceLearning):
-    """Kahneman-Tversky optimization: learns from texts that are each labelled desirable or not; see `kto_loss`.
-    The KL is the mean log π - log π_ref of a minibatch's prompts with the texts of other prompts, at least 0.
+    """Kahneman-Tversky optimization, which learns from texts labelled desirable or undesirable; see `kto_loss`.
+    The KL is the mean of log π - log π_ref over a minibatch's prompts, each with another's text, but at least 0.
     """
 
     desirable_weight: Annotated[float, Gt(0)] = 1.0
-    """λ_D. The paper keeps λ_D n_D / (λ_U n_U) between 1 and 3/2, where n are the numbers of texts."""
+    """λ_D. The paper keeps λ_D n_D / (λ_U n_U) between 1 and 3/2, where n_D and n_U are the numbers of texts."""
     undesirable_weight: Annotated[float, Gt(0)] = 1.0  # λ_U
     learns_from = "labels"
 
@@ -233,16 +233,16 @@ class KTO(PreferenceLearning):
 
 
 def log_ratios(policy: Policy, batch: Batch, columns: Sequence[int] = (0, 1)) -> Tensor:
-    """Return log π(text) - log π_ref(text) of some columns of each example, ``(num_examples, len(columns))``."""
+    """Return log π(text) - log π_ref(text) for ``columns`` of each example, ``(num_examples, len(columns))``."""
     texts, rows = [pair[column] for pair in batch.observations for column in columns], (slice(None), list(columns))
-    # Unfiltered, like the reference's, because the policy did not sample these texts.
+    # Unfiltered, like the reference's log-probabilities, because the policy did not sample these texts.
     log_probs = policy.evaluate(texts, batch.actions[rows].flatten(0, 1)).raw_log_probs()  # (num_texts, num_tokens)
     ratios = log_probs.view_as(batch.log_probs[rows]) - batch.log_probs[rows]
     return (ratios * batch.more["inside"][rows]).sum(-1)
 
 
 def _batch_of(policy: Policy, rollout: Rollout) -> Batch:
-    """Return a batch whose elements are examples, two adjacent columns of ``rollout`` each."""
+    """Return a batch whose elements are examples, which are pairs of adjacent columns of ``rollout``."""
     assert rollout.mask is not None
 
     def paired(tensor: Tensor) -> Tensor:

@@ -25,10 +25,10 @@ class Regularizer(ABC):
 
     name: ClassVar[str]  # The name of its value in the log
     coefficient: float
-    scale = 1.0  # Further factor of the value in the loss of the current minibatch; not logged
+    scale = 1.0  # Additional factor of the value in the current minibatch's loss; not logged
 
     def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
-        """Return None if it is compatible with the policy and the world, otherwise the reason why not."""
+        """Return None if it is compatible with the policy and the world; otherwise return the reason."""
         return None
 
     def targets(self, rollout: Rollout) -> dict[str, Tensor]:
@@ -36,7 +36,7 @@ class Regularizer(ABC):
         return {}
 
     def prepare(self, policy: Policy, batch: Batch, generator: torch.Generator) -> None:  # noqa: B027 (most need none)
-        """Prepare for learning from a rollout; random numbers come from ``generator``."""
+        """Prepare for learning from a rollout, using ``generator`` for random numbers."""
 
     @abstractmethod
     def value(self, policy: Policy, evaluation: Evaluated, batch: Batch) -> Tensor:
@@ -54,7 +54,7 @@ class EntropyBonus(Regularizer):
 
 @dataclass(eq=False)
 class KLPenalty(Regularizer):
-    """Penalty for moving away from the reference, in the rewards or, as a regularizer, in the loss.
+    """Penalty for divergence from the reference, in the rewards or, as a regularizer, in the loss.
     In the rewards, a step's penalty is c (log π(a) - log π_ref(a)), an estimate of c KL(π ‖ π_ref) (Ziegler et al.
     2019, arXiv 1909.08593, equation 2). In the loss, it is c E[exp(-d) + d - 1], d = log π - log π_ref (GRPO, arXiv
     2402.03300, equation 4). Both use log-probabilities before any filter or mask. With a target (KL per step), c is
@@ -96,7 +96,7 @@ class KLPenalty(Regularizer):
         return masked_mean(kl_estimate(log_ratio), batch.weights)
 
     def adapt(self, rollout: Rollout) -> dict[str, float]:
-        """Adapt the coefficient to a rollout's KL; return the old one and ``kl_mean``, or {} without a KL."""
+        """Adapt the coefficient to a rollout's KL; return the old coefficient and ``kl_mean``, or {} without a KL."""
         if rollout.kl is None:
             return {}
         kl = rollout.kl if rollout.mask is None else rollout.kl[rollout.mask]
@@ -117,9 +117,9 @@ class ContrastiveLoss(Regularizer):
 
         C = E[max(0, |z_i(o) - z_j(o)| - |z_i(o) - z_i(o')| + 1)]
 
-    z_i(o) is the state of observation o in prompt i, from which the value is computed. For each o, prompts i and j and
-    another observation o' of the rollout are sampled once. If o and o' have the same text, the loss is 0. It takes
-    three more forward passes. ``prompts`` are at least two ids, all of plain-text prompts or all of conversations.
+    z_i(o) is the hidden state of observation o in prompt i from which the value is computed. For each o, prompts i and
+    j and another observation o' of the rollout are sampled once. If o and o' have the same text, the loss is 0. It
+    adds three forward passes. ``prompts`` are at least two ids, all of plain-text prompts or all of conversations.
     """
 
     name = "contrast"

@@ -30,20 +30,20 @@ class Rollout:
     values: Tensor
     rewards: Tensor
     dones: Tensor
-    """bool: the episode ended with this transition."""
+    """bool: True if the episode ended with this transition."""
     last_values: Tensor
     """``(num_envs,)``: values of the observations after the last step."""
     last_observations: Sequence[Any]
-    """``num_envs`` observations after the last step; if an episode ended there, the first of the next episode."""
+    """``num_envs`` observations after the last step; if an episode ended there, the next episode's first."""
     memories: Tensor | None = None
     """``(num_steps, num_envs, memory_size)``: a recurrent policy's memory before each step, or before every n-th
     if `recurrence` is a multiple of n."""
     starts: Tensor | None = None
-    """bool: the observation was an episode's first; only for recurrent policies."""
+    """bool: True for an episode's first observation; only for recurrent policies."""
     sequences: bool = False
     """True if each column is one sequence that a policy evaluates as a whole, such as a generated text."""
     mask: Tensor | None = None
-    """bool: the step is included; False after the end of a sequence or a single episode. If None, all are included."""
+    """bool: True if the step is included; False after a sequence or single episode ends. If None, all are included."""
     groups: Tensor | None = None
     """``(num_envs,)`` int64: columns in a group share a start, such as a prompt. If None, there is only one group."""
     kl: Tensor | None = None
@@ -57,7 +57,7 @@ class Rollout:
     tokens: TurnTokens | None = None
     """Tokens ``(num_steps, num_envs, num_tokens)`` if the policy writes turns; `observations` are then `Turn`s."""
     truncated: Tensor | None = None
-    """``(num_envs,)`` bool, only for texts: the text has no end token."""
+    """``(num_envs,)`` bool: True if the text has no end token; only for texts."""
     parts: Mapping[str, Tensor] = field(default_factory=dict)
     """Each reward part by name, before multiplication by its coefficient; for the log."""
 
@@ -164,7 +164,7 @@ class Targets:
     advantages: Tensor
     returns: Tensor
     weights: Tensor | None = None  # Weight of each step in means. If None, the rollout's mask is used
-    more: dict[str, Tensor] = field(default_factory=dict)  # Further tensors that a loss needs, by name
+    more: dict[str, Tensor] = field(default_factory=dict)  # Additional tensors that a loss needs, by name
 
 
 @dataclass
@@ -184,7 +184,7 @@ class Batch:
     work: Sequence[Work] | None  # Cost of evaluating each element; None if all cost the same
     index: Tensor  # int64 ``(num_elements,)``, on the CPU: positions in the whole rollout's batch
     num_steps: int  # Unmasked steps in the whole rollout; minibatch sizes are in steps
-    more: dict[str, Tensor] = field(default_factory=dict)  # Further tensors that a loss needs, by name
+    more: dict[str, Tensor] = field(default_factory=dict)  # Additional tensors that a loss needs, by name
 
     @classmethod
     def of(cls, policy: Policy, rollout: Rollout, targets: Targets) -> "Batch":
@@ -230,14 +230,14 @@ class Batch:
         )
 
     def elements(self, steps: int) -> int:
-        """Return the number of elements that hold ``steps`` steps on average; at least one."""
+        """Return the number of elements that contain ``steps`` steps on average, at least one."""
         return max(1, steps * len(self) // self.num_steps)
 
     def minibatches(
         self, steps: int, epochs: int, generator: torch.Generator, chosen: Tensor | None = None
     ) -> Iterator[Tensor]:
         """Yield minibatches of ``steps`` steps as indices of elements, reshuffled in each epoch; ``chosen`` is a bool
-        mask of the elements to use. Conversations are shuffled as a whole, so that few are split.
+        mask of the elements to use. Each conversation is shuffled as a whole, so that few are split.
         """
         indices = torch.arange(len(self)) if chosen is None else chosen.nonzero().flatten().cpu()
         size = self.elements(steps)
@@ -268,7 +268,7 @@ class Batch:
         return chosen
 
     def share(self, part: Tensor, whole: Tensor) -> float:
-        """Return the total weight of the elements ``part`` as a fraction of that of the elements ``whole``."""
+        """Return the total weight of the elements ``part``, divided by that of the elements ``whole``."""
         if self.weights is None:
             return len(part) / len(whole)
         return float(self.weights[part].sum() / self.weights[whole].sum().clamp(min=1))
@@ -277,7 +277,7 @@ class Batch:
 def micro_batches(indices: Tensor, size: int, work: Sequence[Work] | None, processes: Processes) -> Iterator[Tensor]:
     """Split this process's share of a minibatch's ``indices`` into pieces of at most ``size``.
     Each element is in one piece of one process. With ``work``, elements of similar length are grouped to save padding.
-    Those with equal keys go to one process, unless another would get none. A conversation's steps are kept together.
+    Elements with equal keys go to one process, unless another would get none. Steps of a conversation stay together.
     """
     if work is None:
         share = indices[processes.rank :: processes.size]

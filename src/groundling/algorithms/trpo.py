@@ -28,7 +28,7 @@ class TRPO(OnPolicy):
     θ = θ_old + αʲ sqrt(2 δ / xᵀA x) x for the first j that satisfies the bound and improves the rollout's objective.
 
     F x, a Hessian-vector product, is computed by differentiating the KL twice. The trust region covers weights that
-    affect the choice of actions; Adam trains only the others, so give the value function separate weights.
+    affect the choice of actions; Adam trains only the others, so use separate weights for the value function.
     """
 
     learning_rate: Annotated[float, Gt(0)] = 1e-3
@@ -42,7 +42,7 @@ class TRPO(OnPolicy):
     line_search_factor: Annotated[float, Ge(0), Lt(1)] = 0.8  # α: ratio of successive step lengths
     critic_epochs: Annotated[int, Ge(1)] = 10  # Passes of the value function over each rollout
     minibatch_size: Annotated[int, Ge(1)] = 128
-    """Env steps per optimizer step of the value function. Whole texts are batched to hold this many on average."""
+    """Steps per optimizer step of the value function. Texts stay whole: enough to have this many tokens on average."""
     max_grad_norm: Annotated[float, Gt(0)] = 0.5  # For the value function's gradient
 
     def setup(self, policy: Policy) -> None:
@@ -133,7 +133,7 @@ class TRPO(OnPolicy):
 
 def conjugate_gradient(product: Callable[[Tensor], Tensor], b: Tensor, steps: int) -> Tensor:
     """Solve A x = b ``(n,)`` for a positive definite A, given as ``product(v) = A v`` (Hestenes and Stiefel 1952).
-    ``steps`` is the maximum number of iterations; n iterations give the exact solution, up to rounding.
+    ``steps`` is the maximum number of iterations; n iterations yield the exact solution, up to rounding.
     """
     x, residual = torch.zeros_like(b), b.clone()
     direction, squared = residual, residual @ residual
@@ -158,7 +158,7 @@ def _actor_and_critic(policy: Policy, batch: Batch) -> tuple[list[Tensor], list[
         gradients = torch.autograd.grad(output.sum(), weights, retain_graph=True, allow_unused=True)
         return [g is not None for g in gradients]
 
-    # A single admissible action has log-probability 0, and no logits are used, so pick an element with a choice.
+    # A single admissible action has log-probability 0 without using logits, so pick an element with a choice.
     chosen = batch.log_probs.reshape(len(batch), -1).ne(0).any(1)
     example = batch[chosen.int().argmax().reshape(1).cpu()]
     # Checkpointed layers are recomputed as in the first pass, so both passes need these kernels.
@@ -182,7 +182,7 @@ def _assign(parameters: list[Tensor], vector: Tensor) -> None:
 
 @contextmanager
 def _twice_differentiable() -> Iterator[None]:
-    """Use kernels that can be differentiated twice, which compiled and fused ones cannot."""
+    """Use kernels that can be differentiated twice, unlike compiled and fused kernels."""
     with (
         torch.compiler.set_stance("force_eager"),
         sdpa_kernel(SDPBackend.MATH),

@@ -1,4 +1,4 @@
-"""`groundling annotate`: query a judge for the preferred segment in each pair of a dataset."""
+"""`groundling annotate`: ask a judge which segment it prefers in each pair of a dataset."""
 
 import argparse
 import re
@@ -22,7 +22,7 @@ def add_parser(commands: Commands) -> None:
         commands,
         "annotate",
         run,
-        "query a judge for the preferred segment in each pair",
+        "ask a judge which segment it prefers in each pair",
         examples="""
         groundling annotate data/pairs --name rules --judge rules                          a rule-based judge
         groundling annotate data/pairs --name llama --judge openai model=llama base_url=http://localhost:8000/v1
@@ -32,7 +32,7 @@ def add_parser(commands: Commands) -> None:
     add("dataset", type=Path, help=text)
     text = "rules (default), openai model=ID base_url=URL, transformers model=ID, score, return, random or your own"
     add("--judge", nargs="+", default=["rules"], metavar=("ID", "key=value"), help=text)
-    text = "one of the world's goals (see 'Judges' in the docs) or your own sentence (default: the first)"
+    text = "one of the world's goals (see 'Judges' in the docs) or your own sentence (default: the first goal)"
     add("--goal", metavar="GOAL", help=text)
     add("--prompt", default="default", help="one of the world's prompts (default: %(default)s)")
     text = "a text file with your own instructions, in which {goal} stands for the goal"
@@ -43,7 +43,7 @@ def add_parser(commands: Commands) -> None:
     add("--store", type=Path, metavar="FOLDER", help="folder of the stored answers (default: DATASET/answers)")
     add("--chunks", type=positive, default=1, metavar="N", help="split the work into N chunks, one per process")
     add("--chunk", type=int, metavar="I", help="the chunk that this process annotates, from 0 to N-1")
-    text = "print the number of requests, tokens, time and cost; send and write nothing"
+    text = "print the expected requests, tokens, time and cost without sending or writing anything"
     add("--dry-run", action="store_true", help=text)
 
 
@@ -179,7 +179,7 @@ def _label(pairs: "Pairs", judge: "FigureJudge", arguments: argparse.Namespace, 
     provenance = {"judge": arguments.judge}
     if name in pairs.annotators() and pairs.read_provenance(name) != provenance:
         raise ConfigError(
-            f"{pairs.folder} already has labels {name!r} by a different judge or program: choose a different --name"
+            f"{pairs.folder} already has labels {name!r} from a different judge or program: choose a different --name"
         )
     pairs.write_provenance(name, provenance)
     pairs.write_preferences(name, labels)

@@ -32,11 +32,11 @@ def add_parser(commands: Commands) -> None:
         commands,
         "check-env",
         run,
-        "check your own text env by random play, and show a model's prompts and preferences",
+        "check your own text env with random play, and show a model's prompts and preferences",
         examples="""
         groundling check-env my_module:MyEnv         your own class
         groundling check-env BabyAI-GoToLocal-v0     an env registered with Gymnasium
-        groundling check-env openenv:http://127.0.0.1:8000   the env of an OpenEnv server
+        groundling check-env openenv:http://127.0.0.1:8000   an env on an OpenEnv server
         """,
     )
     add = parser.add_argument
@@ -44,7 +44,7 @@ def add_parser(commands: Commands) -> None:
     add("env", help=text)
     text = "world.args={…}, world.actions=[…], world.history=N; for the agent: model.path=…, policy.id=…, …"
     add_overrides(parser, text)
-    text = "an experiment whose model and policy are used (default: those of train text)"
+    text = "an experiment whose model and policy to use (default: those of the experiment text)"
     add("--experiment", help=text)
     add_config_dir(parser)
     text = "number of random episodes (default: %(default)s)"
@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
         if not text.lstrip("+~").startswith(("world.", "policy.", "model.")):
             raise ConfigError(f"check-env accepts only overrides of world, policy and model, got {text!r}")
     console = make_console()
-    schema: list[tuple[str, str]] = []  # of a server
+    schema: list[tuple[str, str]] = []  # A server's description of itself
     config = _config(arguments, schema)
     world: Any = config.world
     if schema:
@@ -95,7 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
         place = next((i for i, one in enumerate(scored) if one is observation), None)
         if id(observation) in several and place is None:
             count = len(observation.actions)
-            console.print(f"these {count} actions are not scored: the limit is {_MOST_READ:,} actions in all lists")
+            console.print(f"these {count} actions are not scored: the limit is {_MOST_READ:,} actions in total")
         elif preferred is not None and place is not None:
             _print_likeliest(console, preferred.probabilities[place], observation.actions)
     console.rule("random play", align="left")
@@ -107,25 +107,25 @@ def run(arguments: argparse.Namespace) -> int:
         _warn_of_exploration(preferred, policy.exploration_advice())
     if played.unequal:
         console.print(
-            f"the server does not use seeds: in a second session, {played.unequal}; runs start their episodes again when resumed"
+            f"the server cannot repeat episodes: in a second session, {played.unequal}; resumed runs restart episodes"
         )
     elif schema:
-        console.print("equal seeds and actions gave equal episodes, so runs can be resumed exactly")
+        console.print("equal seeds and actions produced equal episodes, so runs can be resumed exactly")
     elif played.resumed_after:
         steps = "one step" if played.resumed_after == 1 else f"{played.resumed_after} steps"
         resumed = f"an episode interrupted after {steps} continued identically, so runs can be resumed exactly"
-        console.print(f"equal seeds gave equal episodes, and {resumed}")
+        console.print(f"equal seeds produced equal episodes, and {resumed}")
     else:
         count = len(played.episodes)
         console.print(
-            f"equal seeds gave equal episodes; none of {count} random episodes had more than one step, so resuming "
-            "within an episode was not tested"
+            f"equal seeds produced equal episodes; none of {count} random episodes had more than one step, so "
+            "resuming within an episode was not tested"
         )
     return 0
 
 
 def _config(arguments: argparse.Namespace, schema: list[tuple[str, str]]) -> "Config":
-    """Compose the config; add what a server says about itself to ``schema``, and propose its arguments."""
+    """Compose the config; for a server, add its description to ``schema`` and propose its arguments."""
     from groundling.config.compose import compose
     from groundling.envs.make import is_server
     from groundling.training.defaults import compose_fitted
@@ -140,7 +140,7 @@ def _config(arguments: argparse.Namespace, schema: list[tuple[str, str]]) -> "Co
         world: Any = compose(experiment, [*base, *arguments.overrides], arguments.config_dir).world
         schema += (proposal := propose(id, world.args)).schema
         sessions = count_sessions(id, world.num_envs)
-        schema.append(("sessions", f"{sessions}{' or more' if sessions == world.num_envs else ''} at once"))
+        schema.append(("sessions", f"{sessions}{' or more' if sessions == world.num_envs else ''} concurrent"))
         if arguments.experiment is None:
             args = proposal.args
             base += [{"world.args": args}, *(f"{place}.num_envs={sessions}" for place in ("world", "evaluation"))]
@@ -152,7 +152,7 @@ def _config(arguments: argparse.Namespace, schema: list[tuple[str, str]]) -> "Co
 
 
 def _print_sources(console: "Console", config: "Config") -> None:
-    """Print what is read from the env, and the overrides that say so."""
+    """Print what the agent reads from the env, and the overrides that select it."""
     from groundling.config.facts import word
     from groundling.envs.make import is_server
     from groundling.envs.sources import find_sources
@@ -241,7 +241,7 @@ def _figures(played: "RandomEpisodes") -> list[tuple[str, str]]:
 
 def _choices(played: "RandomEpisodes") -> list[tuple[str, str]]:
     if not played.most_actions:
-        return [("actions", "any text; words of the observations were played")]
+        return [("actions", "any text; words from the observations were played")]
     return [
         ("admissible actions", f"{played.fewest_actions} to {played.most_actions} per step"),
         ("distinct actions", f"{len(played.texts['actions'])} seen"),
@@ -249,7 +249,7 @@ def _choices(played: "RandomEpisodes") -> list[tuple[str, str]]:
 
 
 def _registered(name: str) -> str:
-    """Return the id of an env; register it first if it is a class or function of a module."""
+    """Return the id of an env; register the env first if it is a class or function in a module."""
     import gymnasium
 
     from groundling.envs.make import is_server

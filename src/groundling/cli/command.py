@@ -32,7 +32,7 @@ def add_command(
         action="append",
         default=[],
         metavar="MODULE",
-        help="import a module that registers your own components or envs; FILE.py:NAME makes a function a reward",
+        help="import a module that registers your own components or envs; FILE.py:NAME adds a function as a reward",
     )
     return parser
 
@@ -49,7 +49,7 @@ def add_config_dir(parser: argparse.ArgumentParser) -> None:
 
 
 def refuse_unused(arguments: argparse.Namespace, reason: str, *options: str) -> None:
-    """Raise `ConfigError` if any of the ``options`` is set, although it has no effect for this reason."""
+    """Raise `ConfigError` if any of the ``options`` is set, since it has no effect for the given ``reason``."""
     for option in options:
         if getattr(arguments, option) != arguments.parser.get_default(option):
             raise ConfigError(f"--{option.replace('_', '-')} has no effect {reason}: remove it")
@@ -57,7 +57,7 @@ def refuse_unused(arguments: argparse.Namespace, reason: str, *options: str) -> 
 
 def _folder(text: str) -> Path:
     if not Path(text).is_dir():
-        raise argparse.ArgumentTypeError(f"{text} is not a folder: pass the one that contains your experiment/*.yaml")
+        raise argparse.ArgumentTypeError(f"{text} is not a folder: pass the one with your experiment/*.yaml")
     return Path(text)
 
 

@@ -11,7 +11,7 @@ def add_parser(commands: Commands) -> None:
         commands,
         "diagnose",
         run,
-        "show signs in a run's first updates that it cannot learn, and what to change first",
+        "look for signs in a run's first updates that it cannot learn, and suggest what to change first",
         examples="""
         groundling diagnose runs/demo
         """,

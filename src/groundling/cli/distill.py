@@ -57,15 +57,15 @@ def read_config(arguments: argparse.Namespace) -> "DistillationConfig":
     from groundling.training.distillation import DistillationConfig, subject_of
 
     if Path(arguments.dataset).is_file():
-        refuse_unused(arguments, f"with {arguments.dataset}, which labels its texts itself", "preferences")
+        refuse_unused(arguments, f"with {arguments.dataset}, which contains its own labels", "preferences")
     elif arguments.preferences is None:
-        raise ConfigError("--preferences is missing: name the annotator whose labels the model learns")
+        raise ConfigError("--preferences is missing: specify the annotator whose labels the model learns")
     changes = parse(arguments.overrides)
     known = set(named_parameters(DistillationConfig)) - {"dataset", "preferences"}
     model = arguments.model or find_subject(subject_of(arguments.dataset)).reward_model
     labels = arguments.preferences or ""
     values = {"dataset": arguments.dataset, "preferences": labels, "model": {"id": model}}
-    if not labels:  # a file has thousands of pairs, not the half million of the defaults
+    if not labels:  # a file has thousands of pairs, but the defaults are for half a million
         values |= {"batch_size": 32, "learning_rate": 5e-5 if model == "language_model" else 1e-3}
     for text, change in zip(arguments.overrides, changes, strict=True):
         if change.takes_out:

@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
     suites = world.find_suites(arguments.suite or protocol or next(iter(world.suites)))
     if protocol is not None and not set(suites) <= set(world.find_suites(protocol)):
         raise ConfigError(
-            f"--suite {arguments.suite} names suites that are not part of the protocol {protocol}: remove it"
+            f"--suite {arguments.suite} contains suites that are not part of the protocol {protocol}: remove it"
         )
     if len(suites) == 1:
         refuse_unused(arguments, "with one suite", "jobs")
@@ -85,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         evaluated = _evaluate(target, suites, arguments.episodes or num_episodes, console, protocol is not None)
     if not evaluated:
-        raise ConfigError(f"--suite {arguments.suite} names no suite that applies to this run")
+        raise ConfigError(f"--suite {arguments.suite} contains no suite that applies to this run")
     if protocol is not None and arguments.suite is None:
         console.print(figures_table(protocols.PROTOCOLS[protocol], protocols.score(target, protocol)))
     console.print(f"written to {target.run_dir / 'evaluation'}")

@@ -66,7 +66,7 @@ def _envs() -> dict[str, str]:
 
 
 def _components(registry: str) -> dict[str, str]:
-    """List a registry, named as for `pkgutil.resolve_name`."""
+    """List a registry, specified as for `pkgutil.resolve_name`."""
     known = resolve_name(registry)
     return {id: (inspect.getdoc(known.get(id)) or "").partition("\n")[0] for id in known}
 
@@ -100,9 +100,9 @@ def add_parser(commands: Commands) -> None:
         commands,
         "list",
         run,
-        "list the available worlds, algorithms, policies, models and so on",
+        "list the available worlds, algorithms, policies, models and other components",
         examples="""
-        groundling list                         the kinds, with their names
+        groundling list                         all kinds, with the names of their entries
         groundling list policies                each policy with a description
         groundling list --search nethack        everything about NetHack
         groundling list envs --import my_env    includes the envs that your module registers

@@ -25,7 +25,7 @@ COMMANDS = (
     *("train", "evaluate", "forgetting", "watch", "ui", "serve", "collect", "annotate", "distill", "study"),
     *("report", "diagnose", "publish", "rate", "convert", "verify", "check-env", "serve-env", "list", "doctor"),
 )
-"""Commands in the order of the help. Their modules have ``add_parser`` and ``run``, which returns the exit status."""
+"""Commands in the order of the help. Their modules define ``add_parser`` and ``run``, which returns an exit status."""
 _PRINTING = ("diagnose", "verify", "check_env", "list", "doctor")  # Modules of commands that only print
 _LESS_MEMORY = (
     "To use less memory, lower algorithm.args.micro_batch_size, "
@@ -108,7 +108,7 @@ def _status_of_output(arguments: argparse.Namespace) -> int:
 
 
 def make_parser(command: str | None = None) -> argparse.ArgumentParser:
-    """Return a parser for ``command``, or for all commands if it does not name one."""
+    """Return a parser for ``command``, or for all commands if it is not one of them."""
     parser = argparse.ArgumentParser(
         prog="groundling", description="Reinforcement learning with language models.", allow_abbrev=False
     )

@@ -14,14 +14,14 @@ def add_parser(commands: Commands) -> None:
         commands,
         "rate",
         run,
-        "write a form for human ratings of generated texts, or summarise its answers",
+        "write a form for human ratings of generated texts, or summarise the answers",
         examples="""
         groundling rate rating ppo=runs/ppo/predictions/test-trained.jsonl nlpo=runs/nlpo/predictions/test-trained.jsonl
         """,
     )
     add = parser.add_argument
     add("folder", type=Path, help="the folder of the form")
-    text = "systems and the JSONL files of their predictions"
+    text = "systems and the JSONL files with their predictions"
     add("predictions", nargs="*", metavar="SYSTEM=FILE", help=text)
     add("--task", default="general", help="imdb, commongen, dialog, summarization, totto or general")
     add("--pairwise", action="store_true", help="compare two systems (default: rate each text)")
@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.answers:
         if arguments.predictions or arguments.pairwise:
-            raise ConfigError("--answers reads the answers to an existing form: remove --pairwise and SYSTEM=FILE")
+            raise ConfigError("--answers summarises answers to an existing form: remove --pairwise and SYSTEM=FILE")
         print(f"{'question':16} {'system':24} {'answers':>7} {'mean':>7} {'agreement':>10}")
         for rating in read_answers(arguments.folder, arguments.answers):
             figures = f"{rating.num_answers:7} {rating.mean:7.3f} {rating.agreement:10.3f}"

@@ -17,7 +17,7 @@ def add_parser(commands: Commands) -> None:
         commands,
         "serve",
         run,
-        "serve an agent's language model to other programs, in the format of OpenAI's API",
+        "serve an agent's language model to other programs through an OpenAI-compatible API",
         examples="""
         groundling serve runs/demo             a trained agent, on this machine, port 8000
         groundling serve starter-causal        a language model: a folder, smollm2, FILE.gguf, a hub id
@@ -29,7 +29,7 @@ def add_parser(commands: Commands) -> None:
     add_config_dir(parser)
     add("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     add("--port", type=int, default=8000, help="port to listen on; 0 for a free one (default: %(default)s)")
-    text = "environment variable with the token that clients must send (default: print a new one)"
+    text = "environment variable with the token that clients must send (default: print a new token)"
     add("--token-env", metavar="NAME", help=text)
 
 
@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     print("Press Ctrl-C to stop.", flush=True)
     writer = Writer(policy)
     app = make_app(writer, arguments.agent, token, LOOPBACK if arguments.host in LOOPBACK else None)
-    # When stopped, wait a second for answers in progress.
+    # On shutdown, wait a second for answers in progress.
     settings = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=1)
     uvicorn.Server(settings).run(sockets=[listening])
     writer.close()

@@ -16,7 +16,7 @@ def add_parser(commands: Commands) -> None:
         commands,
         "serve-env",
         run,
-        "serve a text world as an OpenEnv environment, for trainers that use its clients",
+        "serve a text world as an OpenEnv environment, for trainers that use OpenEnv's clients",
         examples="""
         groundling serve-env BabyAI-MixedTrainLocal-v0              on this machine, port 8000
         groundling serve-env Doors-v0 --import doors                your own env
@@ -26,7 +26,7 @@ def add_parser(commands: Commands) -> None:
     add = parser.add_argument
     add("env", help="the id of an env that is registered with Gymnasium")
     add_overrides(parser, "world.args={…}, world.actions=[…], world.language=…, world.step_limit=N, …")
-    add("--host", default="127.0.0.1", help="address to listen on; other than loopback, it needs --token-env")
+    add("--host", default="127.0.0.1", help="address to listen on; any but a loopback address requires --token-env")
     add("--port", type=int, default=8000, help="port to listen on; 0 for a free one (default: %(default)s)")
     add("--max-sessions", type=positive, default=8, help="maximum number of clients (default: %(default)s)")
     text = "environment variable with a token, which clients send as the header Authorization: Bearer TOKEN"

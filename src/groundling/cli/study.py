@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     by_success = world.presentation.study == "success"
     if not by_success and len({job.suites[0] for job in jobs}) > 1:
         raise ConfigError(
-            f"the results of {study.name} report a single suite: give all arms the same first suite, not "
+            f"the results of {study.name} report a single suite: use the same first suite for all arms, not "
             f"{', '.join(sorted({job.suites[0] for job in jobs}))}"
         )
     console = make_console()

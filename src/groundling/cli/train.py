@@ -23,7 +23,7 @@ def add_parser(commands: Commands) -> None:
         commands,
         "train",
         run,
-        "train, or resume a run that was stopped",
+        "train an agent, or resume a stopped run",
         examples="""
         groundling train demo seed=2                                         run it again to resume
         groundling train demo world.env=BabyAI-GoToLocal-v0 '~world.args'    a different world
@@ -38,7 +38,7 @@ def add_parser(commands: Commands) -> None:
     add_config_dir(parser)
     text = "your own prompts: a JSON Lines, Parquet, CSV or text file, in TRL's formats or with one prompt per line"
     add("--prompts", type=Path, metavar="FILE", help=text)
-    text = "the reward: FILE.py:FUNCTION, or one of `groundling list rewards`; repeat it for a sum"
+    text = "the reward: FILE.py:FUNCTION, or one of `groundling list rewards`; repeat the option to sum several"
     add("--reward", dest="rewards", action=_Rewards, default=[], metavar="REWARD", help=text)
     text = "submit to SLURM: partition=gpu nodes=2 gpus=4 time=12:00:00 array=seeds, … (--dry-run shows the job)"
     add("--slurm", nargs="*", metavar="key=value", help=text)
@@ -47,7 +47,7 @@ def add_parser(commands: Commands) -> None:
 
 
 class _Rewards(argparse.Action):
-    """Add a reward; a function in a file is imported as by ``--import``."""
+    """Add a reward; a function in a file is imported as with ``--import``."""
 
     def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, *_: Any) -> None:
         name, _, function = values.rpartition(":")
@@ -98,7 +98,7 @@ def _train_each(configs: list["Config"]) -> int:
     current, before = 0, checkpoints()
 
     def has_advanced() -> bool:
-        """Return True if a checkpoint was written, or if the current run has one, which once fit in the time limit."""
+        """Return True if a checkpoint was written, or if the current run has one from an earlier job."""
         now = checkpoints()
         return now != before or bool(now[current])
 
@@ -142,7 +142,7 @@ def _compose(arguments: argparse.Namespace, overrides: "Overrides") -> "Config":
 
 
 def _submit(arguments: argparse.Namespace, commands: list[list[str]], run_dirs: list[str]) -> int:
-    """Submit a job for the first command, or an array for the others; with --dry-run only print it."""
+    """Submit a job for the first command, or an array for the others; with --dry-run, only print it."""
     from groundling.training import slurm
 
     job, more = slurm.parse(arguments.slurm)

@@ -22,7 +22,7 @@ def add_parser(commands: Commands) -> None:
         "show runs, episodes, judges and studies in a browser on this machine",
         examples="""
         groundling ui                      everything in runs/
-        groundling ui runs data results    preference datasets and studies, too
+        groundling ui runs data results    preference datasets and studies too
         """,
     )
     parser.add_argument("folders", type=Path, nargs="*", metavar="FOLDER", help="folders to show (default: runs)")

@@ -12,7 +12,7 @@ def add_parser(commands: Commands) -> None:
         commands,
         "verify",
         run,
-        "check that the files of a run or dataset are complete, and advise what to do if they are not",
+        "check that the files of a run or dataset are complete, and suggest what to do if they are not",
         examples="""
         groundling verify runs/demo
         """,

@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     console = make_console()
     suites = target.world.find_suites(arguments.suite or next(iter(target.world.suites)))
     if len(suites) > 1:
-        raise ConfigError(f"--suite {arguments.suite} names several suites: choose one of {', '.join(suites)}")
+        raise ConfigError(f"--suite {arguments.suite} contains several suites: choose one of {', '.join(suites)}")
     there = target.under(suites[0])
     world, player = there.world, Player(there.agent, there.policy(there.agent))
     gif = None if arguments.gif is None else GifWriter()
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     for number in range(arguments.episodes):
         _show(world.watch(player, number), console, pause, gif)
         if console.is_terminal and not arguments.fast and number + 1 < arguments.episodes:
-            console.input("Enter for the next episode ")
+            console.input("Press Enter for the next episode ")
     if gif is not None:
         gif.save(arguments.gif)
         console.print(f"written to {arguments.gif}", soft_wrap=True)

@@ -1,4 +1,4 @@
-"""Check a whole config, including settings that have no effect, before anything is loaded."""
+"""Check a complete config before anything is loaded, and report settings that have no effect."""
 
 import inspect
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from groundling.worlds.config import Use
 
 def check(config: Config, said: Mapping[str, Any] = {}, purpose: Purpose = "training") -> None:
     """Check a config before anything is loaded; ``said`` contains the `leaves` set on the command line."""
-    # Only training, and evaluation without an env's reward, need the modules that register all parts of the reward.
+    # Only training, and evaluation without an env reward, require the modules that register all parts of the reward.
     is_measured = purpose == "playing" and "env" not in kind(config.world.id).offers.evidence
     for name, part in list(config.reward.items()):
         check_name(name)
@@ -28,9 +28,9 @@ def check(config: Config, said: Mapping[str, Any] = {}, purpose: Purpose = "trai
         if part and purpose != "training" and not is_said and (part.id or name) not in parts:
             if is_measured:
                 raise ConfigError(
-                    f"unknown reward {part.id or name!r}, which texts are measured by: if it is a function in a file, "
+                    f"unknown reward {part.id or name!r}, which evaluates the texts: if it is a function in a file, "
                     f"add --import FILE.py:{part.id or name} (in Python, register it with groundling.rewards.register), "
-                    f"or leave it out with ~reward.{name}"
+                    f"or remove it with ~reward.{name}"
                 )
             config.reward[name] = None
     # Recorded results can be shown without the modules that the run used.
@@ -40,7 +40,7 @@ def check(config: Config, said: Mapping[str, Any] = {}, purpose: Purpose = "trai
             registry.check(id, args, key)
     for name, part in config.reward.items():
         factory = None if part is None else parts.get(part.id or name)
-        if part is not None and inspect.isclass(factory):  # its constructor may check its arguments further
+        if part is not None and inspect.isclass(factory):  # its constructor may perform further checks
             try:
                 factory(**part.args)
             except ConfigError as error:
@@ -63,7 +63,7 @@ def check(config: Config, said: Mapping[str, Any] = {}, purpose: Purpose = "trai
 
 
 def check_used(config: Config) -> None:
-    """Raise `UnusedKey` for settings without effect, `ConfigError` for rewards that are 0 or cannot be computed."""
+    """Raise `UnusedKey` for settings without effect and `ConfigError` for rewards that are 0 or cannot be computed."""
     world, use = kind(config.world.id), _use(config)
     policy, model = config.policy, config.model
     idle = dict(config.world.unused(use))
@@ -121,7 +121,7 @@ def _use(config: Config) -> Use:
 
 
 def _can_act(config: Config, world: type[World]) -> bool:
-    """Return True if the policy can act in the world; if not, that error is reported instead of unused keys."""
+    """Return True if the policy can act in the world; otherwise, that error is reported instead of unused keys."""
     accepts = getattr(policies.get(config.policy.id), "accepts", None)
     return accepts is None or accepts(world.offers) is None
 

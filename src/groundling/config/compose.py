@@ -38,7 +38,7 @@ def compose(
 
     Overrides are strings in Hydra's syntax (https://hydra.cc/docs/advanced/override_grammar/basic/) or mappings from
     dotted keys to values. A dict is merged into the existing one; ``~key`` removes an argument or empties a dict.
-    Unless ``checked``, the caller must check that the components are compatible (`checks.check`).
+    If ``checked`` is False, the caller must check that the components are compatible (`checks.check`).
 
     Raises:
         ConfigError: An experiment, key or id is unknown, or a value has the wrong type or is not allowed in a file.
@@ -47,7 +47,7 @@ def compose(
     known = experiments(config_dir)
     if experiment not in known:
         if os.path.isfile(f"{experiment}/config.yaml"):  # noqa: PTH113 (pathlib raises if a name is too long)
-            raise ConfigError(f"{experiment} is a run's folder: pass its settings instead, {experiment}/config.yaml")
+            raise ConfigError(f"{experiment} is a run's folder: pass {experiment}/config.yaml instead")
         raise ConfigError(unknown("experiment", experiment, known))
     if config_dir is None:
         values = _bundled(experiment)
@@ -60,7 +60,7 @@ def compose(
 
 
 def is_open(experiment: str) -> bool:
-    """Return True if an experiment leaves its settings open (`World.open_experiment`)."""
+    """Return True if an experiment leaves settings to be chosen (`World.open_experiment`)."""
     return experiment in {kind(id).open_experiment for id in worlds}
 
 
@@ -152,7 +152,7 @@ def _typed(values: dict[str, Any], model: type[Config], where: str, said: Collec
 
 
 def recorded(path: Path) -> dict[str, Any]:
-    """Read a run's ``config.yaml`` as plain values, to compare or show; raises the same errors as `from_file`."""
+    """Read a run's ``config.yaml`` as plain values, to compare or show them; raise the same errors as `from_file`."""
     values, where = read_file(path), str(path)
     model = _model(values, [], where)
     return _typed(resolve_names(merged(model.defaults(), values), where), model, where).model_dump()
@@ -216,7 +216,7 @@ def _composed(experiment: str, *words: str) -> dict[str, Any]:
     return values
 
 
-# Hydra takes a tenth of a second, and a study composes the same experiment for every seed.
+# Hydra needs a tenth of a second, and a study composes the same experiment for every seed.
 _bundled = functools.cache(_composed)
 
 

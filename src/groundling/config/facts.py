@@ -51,7 +51,7 @@ def types_of(model: type[Config], key: str) -> list[Any]:
 
 
 def is_free(model: type[Config], key: str) -> bool:
-    """Return True if a key is, or lies in, a mapping with arbitrary keys, such as a component's arguments."""
+    """Return True if a key is, or is inside, a mapping with arbitrary keys, such as a component's arguments."""
     above = [key[: end.start()] for end in re.finditer(r"\.|$", key)]
     options = [one for key in above for hint in types_of(model, key) for one in alternatives(hint)]
     return any(get_origin(one) is dict and get_args(one)[1] is Any for one in options)
@@ -60,7 +60,7 @@ def is_free(model: type[Config], key: str) -> bool:
 def components(key: str, hint: Any, value: Any, owner: Any = None) -> Iterator[tuple[str, Registry[Any], str, Any]]:
     """Yield, for each component of a config, the key above its ``args``, its registry, its id and its arguments.
 
-    ``value``, of type ``hint``, is the config or its part at ``key``; ``owner`` is the section that has it as a field.
+    ``value``, of type ``hint``, is the config or its part at ``key``; ``owner`` is the section that contains it.
     """
     marker = next((one for one in _metadata(hint) if isinstance(one, ArgumentsOf)), None)
     above, _, name = key.rpartition(".")
@@ -117,7 +117,7 @@ def shareable(node: Any, key: str = "") -> Any:
 
 
 def shareable_words(words: Sequence[str]) -> list[str]:
-    """Redact a command line, except for text that a model reads; drop overrides that name a server or an API key."""
+    """Redact a command line, except for text that a model reads; drop overrides that specify a server or API key."""
     return redaction.shareable_words(words, _is_read)
 
 
@@ -201,7 +201,7 @@ def _without(node: Any, key: str, keys: Collection[str]) -> Any:
 
 
 def word(key: str, value: Any) -> str:
-    """Return the override to type, quoted for a shell because the value, and perhaps the key, may come from a file."""
+    """Return the override to type, quoted for a shell, since the value, and perhaps the key, may come from a file."""
     name, bracket, _ = key.partition("[")
     if bracket or len(key) > _SHOWN or not key.isprintable():
         return shlex.quote(f"{name[:_SHOWN]}=[…]" if name.isprintable() else "KEY=[…]")
@@ -235,5 +235,5 @@ def check_plain(node: Any, where: str) -> None:
             excerpt = f"{key[:_SHOWN]}={text[:_SHOWN]!r}" if key else repr(text[:_SHOWN])
             raise ConfigError(
                 f"{where}: {excerpt} is not allowed, since resolvers can read the environment: write the value "
-                "itself; ${…} may only name another key, as in ${name}"
+                "itself; ${…} may only refer to another key, as in ${name}"
             )

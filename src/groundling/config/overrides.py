@@ -56,7 +56,7 @@ def _plain(key: str, value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(key, one) for one in value]
     if not isinstance(value, str | bool | int | float | None):
-        raise ConfigError(f"{key}={value!r:.80} is not a value that a config can hold: use strings or numbers")
+        raise ConfigError(f"{key}={value!r:.80} is not a value that a config can contain: use strings or numbers")
     return value
 
 
@@ -68,8 +68,8 @@ def given(changes: Iterable[Change]) -> dict[str, Any]:
 def apply(changes: Iterable[Change], values: dict[str, Any], model: type[Config], pays: bool, again: bool) -> None:
     """Apply changes in order to unresolved settings that include the defaults.
 
-    ``pays`` means that the world's own reward is a part by default. ``again`` means that the changes may have been
-    applied before, so that a key to remove may be missing.
+    ``pays`` is True if the world's own reward is a part by default. ``again`` is True if the changes may have been
+    applied before, so a key to remove may be missing.
     """
     for one in changes:
         above, _, name = one.key.rpartition(".")
@@ -93,7 +93,7 @@ def apply(changes: Iterable[Change], values: dict[str, Any], model: type[Config]
 
 
 def set_value(values: dict[str, Any], key: str, value: Any) -> None:
-    """Set a dotted key of nested values; a mapping is merged into the existing one."""
+    """Set a dotted key in nested values; a mapping is merged into the existing one."""
     node, (*parents, last) = values, key.split(".")
     for name in parents:
         if node.get(name) is None:

@@ -31,7 +31,7 @@ def _check_line(text: str) -> str:
     return text
 
 
-Line = Annotated[str, AfterValidator(_check_line)]  # A single line that is not empty
+Line = Annotated[str, AfterValidator(_check_line)]  # A single, non-empty line
 
 
 class ModelConfig(Section):
@@ -52,7 +52,7 @@ class ModelConfig(Section):
     device_map: str | None = None
     """Spread the layers over this process's share of GPUs: auto, balanced or sequential. If null, use one device."""
     load_in_4bit: bool = False
-    """Keep the weights in NF4 (QLoRA), which takes a quarter of bfloat16's memory. Training requires model.lora."""
+    """Store the weights in NF4 (QLoRA), which needs a quarter of bfloat16's memory. Training requires model.lora."""
     gradient_checkpointing: Annotated[bool, NoEffectOnResults] = False
     """Recompute activations in the backward pass, which saves memory but takes a third more time."""
     fsdp: bool = False
@@ -74,7 +74,7 @@ class CloningConfig(Section):
     """Behavioural cloning of demonstrations before the policy learns from its own episodes, in the same folder."""
 
     episodes: Annotated[int | None, Ge(1)] = None
-    """Number of episodes, recorded in RUN/demonstrations and cloned in RUN/clone. If null, there is no cloning."""
+    """Number of episodes, recorded in RUN/demonstrations and cloned in RUN/clone. If null, nothing is cloned."""
     agent: str = "expert"
     """The demonstrator, one of the world's built-in agents."""
     epochs: Annotated[int, Ge(1)] = 1
@@ -91,7 +91,7 @@ class TrainingConfig(Section):
     epochs: Annotated[int | None, Ge(1), MayChangeOnResume] = None
     """Number of passes over a dataset or a pool's references; replaces steps. A pass may end with a smaller update."""
     checkpoint_every: Annotated[int, Ge(1), NoEffectOnResults] = 1
-    """Number of updates between checkpoints. A killed run loses at most this many."""
+    """Number of updates between checkpoints. A killed run loses at most this many updates."""
     keep_checkpoints: Annotated[int, Ge(1), NoEffectOnResults] = 2
     """Number of most recent checkpoints to keep on disk."""
     wandb: Annotated[Line | None, NoEffectOnResults] = None
@@ -109,13 +109,13 @@ class Config(Section):
     run_dir: Annotated[Line, NoEffectOnResults] = "runs/${name}-seed${seed}"
     """The run's folder. Repeating a command with the same folder resumes the run."""
     imports: Annotated[list[str], NoEffectOnResults] = []
-    """Your own modules that the run used, as passed to --import. They are recorded, but never imported from here."""
+    """Your own modules that the run used, as passed to --import. They are only recorded, never imported from here."""
     objects: Annotated[dict[str, str], NoEffectOnResults] = {}
-    """MODULE:NAME of the Python objects that the run was made from, by id. They are recorded, but never imported."""
+    """MODULE:NAME of the Python objects that the run was created from, by id. They are recorded but never imported."""
     chosen: Annotated[list[str], NoEffectOnResults] = []
     """Settings that were chosen for the model and the world, with reasons (docs/defaults.md). This is only a record."""
     device: Annotated[str, NoEffectOnResults] = "auto"
-    """cpu, cuda, cuda:1, …; auto uses the accelerator if there is one."""
+    """cpu, cuda, cuda:1, …; auto uses an accelerator if one is available."""
     world: SerializeAsAny[WorldConfig]
     """The source of experience: ``world.id`` is its kind, and each kind has its own keys."""
     model: ModelConfig = ModelConfig()

@@ -1,4 +1,4 @@
-"""Reads another system's YAML file as entries with dotted keys, with overrides and typed access."""
+"""Read another system's YAML file as entries with dotted keys, overrides and typed access."""
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -17,18 +17,18 @@ from groundling.errors import ConfigError, unknown
 from groundling.io.documents import DocumentError, read_yaml, resolve
 
 _TEXTS = ("model.path", "run_dir", "world.env", "world.pool", "world.language", "device")
-"""Keys whose values stay strings even if they look like numbers."""
+"""Keys whose values remain strings even if they look like numbers."""
 
 
 @dataclass(frozen=True)
 class Format:
-    """Keys of a file format, by how they are converted."""
+    """Keys of a file format, grouped by how they are converted."""
 
     system: str  # The system's name in messages
     same: Mapping[str, str]  # Entries mapped to Groundling's keys with the same meaning
     derived: Collection[str]  # Entries from which other keys are computed
     ignored: Mapping[str, str]  # Entries that have no effect in Groundling, with the reason or a replacement
-    free: Sequence[str] = ()  # Sections with arbitrary entries, which the component they configure checks
+    free: Sequence[str] = ()  # Sections with arbitrary entries, checked by the components that they configure
     lists: Collection[str] = ()  # Entries that may be lists
     strict: bool = True  # Reject unknown entries of a file; if False, they are noted and ignored
 
@@ -135,7 +135,7 @@ class Entries:
         return real(key, self.get(key, default))
 
     def within(self, section: str) -> dict[str, Any]:
-        """Return a section's entries by their name within it, except those that are null."""
+        """Return a section's entries that are not null, by their names within the section."""
         prefix = f"{section}."
         return {
             key.removeprefix(prefix): value

@@ -68,7 +68,7 @@ class _GLAMReader:
         """Raise `ConfigError` for a pickled checkpoint, and for files that configure the original's test script."""
         if self._get(f"{RL}.loading_path"):
             raise ConfigError(
-                f"{RL}.loading_path is a pickled checkpoint, which Groundling never reads: save the model with "
+                f"{RL}.loading_path is a pickled checkpoint, which Groundling never loads: save the model with "
                 f"save_pretrained and set {LLM}.model_path to that folder, and {RL}.loading_path=null"
             )
         script = Path(str(self._get(f"{RL}.path", ""))).stem
@@ -77,7 +77,7 @@ class _GLAMReader:
         if is_test:
             switches = switches or ["zero_shot"]
         elif "train" in script:
-            return  # the original's training script reads no switch
+            return  # the original's training script reads none of the switches
         else:
             given = self.entries.overridden
             switches = [name for name in switches if name not in TABLE["shipped_on"] or f"{RL}.{name}" in given]
@@ -90,18 +90,18 @@ class _GLAMReader:
             )
 
     def remove_entries_of_other_agents(self) -> None:
-        """Remove entries that the agent does not read; raise `ConfigError` if DRRN would need a language model."""
+        """Remove entries that the agent does not use; raise `ConfigError` if DRRN would need a language model."""
         if self.is_drrn:
             if self.is_lamorel:
                 raise ConfigError(f"{PROCESSES}=0 leaves Lamorel's example without its language model: set it to 1")
             if self._get(f"{RL}.reward_shaping_beta"):
                 raise ConfigError(
-                    f"{RL}.reward_shaping_beta shapes rewards by a language model's probabilities, but "
+                    f"{RL}.reward_shaping_beta shapes rewards with a language model's probabilities, but "
                     f"{PROCESSES}=0 trains DRRN, which has no language model: set it to 0"
                 )
             keys = self.entries.remove(TABLE["not_drrn"])
             self.notes.append(
-                f"{PROCESSES}=0 trains the original's DRRN agent, which has its own settings and does not read "
+                f"{PROCESSES}=0 trains the original's DRRN agent, which has its own settings and does not use "
                 f"{', '.join(keys)}"
             )
         if self.is_writer and (keys := self.entries.remove(TABLE["not_writer"])):
@@ -146,8 +146,8 @@ class _GLAMReader:
             reasons = {FORMAT.ignored.get(key) for key in self.entries.values}
             because = "".join(f" ({reason})" for reason in TABLE["without_env"] if reason in reasons)
             raise ConfigError(
-                f"{self.entries.path} names no env{because}: set {RL}.name_environment=BabyAI-MixedTrainLocal-v0, or "
-                "another env from `groundling list envs`"
+                f"{self.entries.path} specifies no env{because}: set {RL}.name_environment=BabyAI-MixedTrainLocal-v0, "
+                "or another env from `groundling list envs`"
             )
         micro, minibatch = (values.get(f"algorithm.args.{key}_size") for key in ("micro_batch", "minibatch"))
         if isinstance(micro, int) and isinstance(minibatch, int):  # otherwise the algorithm rejects them
@@ -155,7 +155,7 @@ class _GLAMReader:
         return values
 
     def _actions(self) -> list[str]:
-        """Return the action names, translated into French if a French file names them in English."""
+        """Return the action names, translated into French if a French file lists them in English."""
         actions = self._get(f"{RL}.action_space")
         if not isinstance(actions, list):
             raise ConfigError(f"{RL}.action_space must be a list, such as [turn_left,go_forward]")
@@ -175,7 +175,7 @@ class _GLAMReader:
         return values
 
     def _identity(self) -> list[str]:
-        """Return the parts of the original's folder names except names and seed; some appear only if not default."""
+        """Return parts of the original's folder names, except names and seed; some appear only if not the default."""
         parts = []
         if (num_envs := self._get(f"{RL}.number_envs")) is not None:
             parts.append(f"nbr_env_{num_envs}")
@@ -269,18 +269,18 @@ class _GLAMReader:
         if is_spread:
             self.notes.append(
                 f"{PROCESSES}={count}: {command} spreads each process's model over its share of the machine's GPUs; "
-                "one process gives the same results"
+                "one process produces the same results"
             )
         else:
             self.notes.append(
-                f"{PROCESSES}={count}: to use as many processes, run {command}; one process gives the same results"
+                f"{PROCESSES}={count}: to use as many processes, run {command}; one process produces the same results"
             )
 
     def _note_differences_from_glam(self) -> None:
         if self._get(f"{RL}.template_test") is not None and self._get(f"{RL}.language") != "french":
             self.notes.append(
-                f"{RL}.template_test: action probabilities are logged in Groundling's fixed situations, "
-                "not in the original's"
+                f"{RL}.template_test: action probabilities are logged for Groundling's fixed situations, "
+                "not for the original's"
             )
         if not self.is_drrn:
             self.notes.append(
@@ -351,7 +351,7 @@ def _lamorel_writer(entries: Entries) -> Values:
     entries.notes.append(
         "computed differently from Lamorel's example: advantages are normalised over all texts, values are "
         "fitted to λ-returns, leading and trailing spaces are ignored, a text that contains its string continues to "
-        "its end token or to world.num_tokens (which changes no reward), and an update consists of whole texts"
+        "its end token or to world.num_tokens (which does not change rewards), and an update consists of whole texts"
     )
     entries.remove([f"{RL}.{name}" for name in ("max_ep_len", "kl_coef", "skip_ratio_spikes")])
     return values

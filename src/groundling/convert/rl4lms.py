@@ -2,7 +2,7 @@
 
 The original collects ``n_envs x n_steps`` tokens per iteration, even if texts are unfinished. Here, an update consists
 of ⌈n_envs n_steps / tokens per text⌉ whole texts, which contain the same number of tokens if none ends early. If texts
-end early, updates are smaller and more numerous. In both, training takes ``n_iters x n_envs x n_steps`` tokens and,
+end early, updates are smaller and more numerous. Both train on ``n_iters x n_envs x n_steps`` tokens and take,
 since minibatches have the same number of tokens, the same number of optimizer steps.
 """
 
@@ -21,7 +21,7 @@ FORMAT, TABLE = read_table("rl4lms")
 POLICY, TRAINING, EVALUATION = "alg.policy.args", "alg.training_args", "train_evaluation"
 ROLLOUT, OPTIMIZER = f"{POLICY}.generation_kwargs", f"{POLICY}.optimizer_kwargs"
 _DEFAULT_TOP_K = 50  # Transformers' default when RL4LMs was released
-_LONGEST = 512  # Default of tokenizer.max_length: T5's own
+_LONGEST = 512  # Default of tokenizer.max_length: T5's limit
 _WHOLE_SPLIT = 1_000_000  # Exceeds the size of every split, since the original evaluates on all samples
 _STEPS_PER_UPDATE = 100  # Maximum number of optimizer steps per supervised update; a killed run loses its last update
 
@@ -98,7 +98,7 @@ class _RL4LMsReader:
             given = check_section(self.entries.path, f"{EVALUATION}.metrics.[].args", metric.get("args"))
             unused |= given.keys() & reasons
             args = {name: value for name, value in given.items() if name not in reasons}
-            if (one := {"id": metric["id"], "args": args}) not in metrics:  # one file names BLEU twice
+            if (one := {"id": metric["id"], "args": args}) not in metrics:  # one file lists BLEU twice
                 metrics.append(one)
         self.notes += [
             f"{EVALUATION}.metrics.[].args.{name}: no effect here ({reasons[name]})" for name in sorted(unused)
@@ -107,8 +107,8 @@ class _RL4LMsReader:
         if corrected := sorted({*TABLE["corrected"]} & names):
             self.notes.append(
                 f"computed differently from the original code: {', '.join(corrected)}; 'Metrics and rewards of "
-                "text' in the docs explains how, and compat: rl4lms in the args of a metric or reward gives the "
-                "original's values"
+                "text' in the docs explains how, and compat: rl4lms in the args of a metric or reward restores "
+                "the original's values"
             )
         values: Values = {
             "evaluation.metrics": metrics,
@@ -195,7 +195,7 @@ class _RL4LMsReader:
         return {"policy.args.generation": settings}
 
     def _mask(self) -> Values:
-        """Return the settings of NLPO's mask and a decoder's start token."""
+        """Return the settings of NLPO's mask and of the decoder's start token."""
         policy = str(self.entries.need("alg.policy.id"))
         kinds = [
             f"{mask}{model}_lm_actor_critic_policy" for mask in ("", "maskable_") for model in ("causal", "seq2seq")
@@ -243,7 +243,7 @@ class _RL4LMsReader:
                 f"(env.args.prompt_truncation_side={side} applies to both)"
             )
         self.entries.note_unused(
-            "tokenizer.truncation_side", "env.args.prompt_truncation_side sets where prompts are truncated"
+            "tokenizer.truncation_side", "env.args.prompt_truncation_side determines where prompts are truncated"
         )
 
     def _supervised(self, batch: int) -> Values:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|-?(inf|nan)")
 _MARKUP = str.maketrans({"|": "&#124;", "<": "&lt;", "`": "&#96;"})
-_AFTER_BRACKETS = re.compile(r"\](?=[(\[:])")  # of links and pictures; the brackets of intervals do not match
+_AFTER_BRACKETS = re.compile(r"\](?=[(\[:])")  # In links and images; the brackets of intervals do not match
 _BACKTICKS = re.compile("`+")
 
 
@@ -87,7 +87,7 @@ def in_markdown(text: str) -> str:
 
 
 def as_code(text: str) -> str:
-    """Return an untrusted name as Markdown code. Do not use it in table cells, which a ``|`` ends even in code."""
+    """Return an untrusted name as Markdown code. Do not use it in tables, where ``|`` ends a cell even in code."""
     line = _on_one_line(text)
     # The fence is longer than any run of backticks in the text; renderers strip the spaces.
     fence = "`" * (max(map(len, _BACKTICKS.findall(line)), default=0) + 1)
@@ -116,8 +116,8 @@ def evaluate(
     and finally ``evaluation/SUITE.json`` (metrics with intervals, also by task family; skipped baselines with reasons;
     the checkpoint). Files of the same suite with different overrides are first moved to ``evaluation/replaced/``.
 
-    Return the episodes by agent, the target first. ``on_agent`` is called with each agent's name, and returns a
-    function to call after each episode; ``warn`` is called with skipped baselines and replaced results.
+    Return the episodes by agent, the target's first. ``on_agent`` is called with each agent's name, and returns a
+    function to call after each episode; ``warn`` is called for skipped baselines and replaced results.
     """
     in_suite = target.under(suite)
     world, paths = in_suite.world, _paths(target, suite)
@@ -132,7 +132,7 @@ def evaluate(
         for name in target.players:
             try:
                 policy = in_suite.policy(name, with_reference=algorithm is not None)
-                if policy is not None and algorithm is None:  # an adapter's reference is the model below it
+                if policy is not None and algorithm is None:  # an adapter's reference is its base model
                     merge_adapters(policy)
                 player, on_episode, episodes = Player(name, policy, algorithm), on_agent(name), []
                 for episode in world.play(player, num_episodes):
@@ -239,7 +239,7 @@ def _archive(target: Target, paths: Sequence[Path], warn: Callable[[str], None])
     for path in filter(Path.exists, paths):  # the mark comes last
         kind = "" if path.parent == mark.parent else f"-{path.parent.name}"
         path.replace(replaced / f"{path.stem}-{number}{kind}{path.suffix}")
-    about = "by a different version" if earlier is None else "with other overrides"
+    about = "with a different version" if earlier is None else "with other overrides"
     warn(f"earlier results of {name}, obtained {about}, were moved to {replaced / f'{name}-{number}.json'}")
 
 

@@ -22,7 +22,7 @@ from groundling.worlds.protocols import RandomPlay
 
 FILE = "forgetting.json"  # in a run's folder
 _PASSAGES, _TOKENS = 32, 128  # number of evenly spaced passages of ordinary text, and tokens per passage
-_STATES = 128  # number of observations of random play
+_STATES = 128  # number of observations from random play
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Forgetting:
 
     perplexity: float  # on ordinary text
     text_kl: float  # per token of ordinary text
-    action_kl: float | None  # per observation of random play; None unless actions depend only on the observation
+    action_kl: float | None  # per observation from random play; None unless actions depend only on the observation
 
 
 _AGENTS = TypeAdapter(dict[str, Forgetting])
@@ -53,7 +53,7 @@ def measure_forgetting(target: Target, on_agent: Callable[[str], None] = lambda 
         figures[agent] = _compare(start, start if agent == "zero-shot" else _Measured(target, agent), passages)
     content = {
         **target.checkpoint_identity(),
-        "text": f"the documentation of Python {platform.python_version()}'s language",
+        "text": f"the language reference of Python {platform.python_version()}",
         "tokens": _PASSAGES * (_TOKENS - 1),
         "agents": {agent: asdict(one) for agent, one in figures.items()},
     }
@@ -74,14 +74,14 @@ def read_forgetting(run_dir: Path) -> dict[str, Any] | None:
 
 
 class _Measured:
-    """A policy with its language model, and its action log-probabilities on observations of random play."""
+    """A policy with its language model, and its action log-probabilities for observations from random play."""
 
     def __init__(self, target: Target, agent: str) -> None:
         policy: Policy | None = target.policy(agent)
         lm = getattr(policy, "lm", None)
         if policy is None or not isinstance(lm, LanguageModel) or lm.model.config.is_encoder_decoder:
             raise ConfigError(
-                f"forgetting is measured for causal language models only, and policy {target.config.policy.id!r} of "
+                f"forgetting is measured only for causal language models, and policy {target.config.policy.id!r} of "
                 f"{target.run_dir} has none"
             )
         self.lm = lm.eval()

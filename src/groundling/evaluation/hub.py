@@ -29,7 +29,7 @@ def fetch(repository: str, revision: str | None = None) -> Path:
 
 
 def upload(folder: Path, repository: str, private: bool) -> str:
-    """Upload an exported folder to the hub, using the token of ``hf auth login`` or HF_TOKEN; return its URL."""
+    """Upload an exported folder to the hub, using the token from ``hf auth login`` or HF_TOKEN; return its URL."""
     from huggingface_hub import HfApi
 
     with _asking(f"upload {folder} to {repository}", "; the folder is kept"):

@@ -42,7 +42,7 @@ class ActionPreferences:
 
 
 def preferences(policy: PromptPolicy, observations: Sequence[TextObservation]) -> ActionPreferences:
-    """Compute a policy's preferences on one or more observations."""
+    """Compute a policy's preferences for one or more observations."""
     log_probs = policy.distributions(observations).log_probs.cpu()  # (num_observations, max_actions)
     rows = [row[: len(o.actions)].exp() for row, o in zip(log_probs, observations, strict=True)]
     entropies = [-torch.special.xlogy(row, row).sum().item() for row in rows]

@@ -64,7 +64,7 @@ def find_agent(
     if name in known or (path / "config.yaml").exists() or path.parent.name == "checkpoints":
         return find(name, overrides, warn, config_dir=config_dir)
     if path.parent != Path() and path.parent.is_dir() and not path.exists():  # not a hub id
-        raise ConfigError(f"{name} does not exist: {path.parent} contains no run or model of that name")
+        raise ConfigError(f"{name} does not exist: {path.parent} contains no run or model with that name")
     try:
         resolve(name)
     except GroundlingError as error:
@@ -100,7 +100,7 @@ def mean_of_tasks(figures: Sequence[Figure]) -> Figure:
 
 
 def score(target: Target, protocol: str) -> dict[str, dict[str, Figure]]:
-    """Score each agent on each suite and on average (``mean``); write ``evaluation/PROTOCOL.json`` like a suite's."""
+    """Score each agent on each suite and on average (``mean``); write ``evaluation/PROTOCOL.json``, as for a suite."""
     folder, same = target.run_dir / "evaluation", target.checkpoint_identity()
     by_agent: dict[str, dict[str, Figure]] = {}
     for suite in target.world.find_suites(protocol):
@@ -108,7 +108,7 @@ def score(target: Target, protocol: str) -> dict[str, dict[str, Figure]]:
         content = read_evaluation(path)
         if not same.items() <= content.items():
             raise RunError(
-                f"{path} has results of checkpoint {content.get('checkpoint')}, but other suites have those of "
+                f"{path} has results for checkpoint {content.get('checkpoint')}, but other suites have results for "
                 f"{same['checkpoint']}: evaluate again after training has finished, or pass one of its checkpoints"
             )
         for agent, one in content["agents"].items():

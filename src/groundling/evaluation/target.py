@@ -52,7 +52,7 @@ class Target:
 
     @property
     def players(self) -> list[str]:
-        """The agents in its evaluation: itself and, if it has a policy, its baselines."""
+        """The agents in the evaluation: this one and, if it has a policy, its baselines."""
         baselines = self.config.evaluation.baselines if self.agent not in agents() else []
         return list(dict.fromkeys([self.agent, *baselines]))
 
@@ -71,12 +71,12 @@ class Target:
 
     @property
     def note(self) -> str:
-        """How actions are chosen, with the override for the other way; empty if the world has no such choice."""
+        """How actions are chosen, with the override for the alternative; empty if the world has no such choice."""
         deterministic = getattr(self.config.evaluation, "deterministic", None)
         if deterministic is None:
             return ""
         how = "the most likely actions" if deterministic else "sampled actions"
-        other = "samples them" if deterministic else "takes the most likely"
+        other = "samples them" if deterministic else "chooses the most likely"
         return f"; {how} (evaluation.deterministic={str(not deterministic).lower()} {other})"
 
     def named(self, name: str | None) -> "Target":
@@ -205,7 +205,7 @@ def find(
 
 
 def _trained(target: Target, path: Path, results: Path | None, warn: Callable[[str], None]) -> Target:
-    """Set the checkpoint: the published policy's, the run's latest, or the selected one. Raise if it is broken."""
+    """Set the checkpoint: the published policy's, the run's latest, or the selected one; raise if it is broken."""
     is_run = path == target.run_dir
     if is_run and not (path / checkpoint.MANIFEST).exists():
         newest = checkpoint.hold_latest(path / "checkpoints", warn)

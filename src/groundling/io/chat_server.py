@@ -23,7 +23,7 @@ _LONGEST_WAIT = 300.0  # Maximum number of seconds to wait if a reply has ``Retr
 _LONGEST_CONNECT = 10.0  # Maximum number of seconds to establish a connection
 _EXCERPT = 200  # Maximum number of characters quoted from a server's message in an error
 _READ = 2**16  # Maximum number of bytes of a reply that are decoded for an excerpt
-_SHORTEST_SECRET = 8  # Minimum length of a key to redact; shorter ones are placeholders, perhaps ordinary words
+_SHORTEST_SECRET = 8  # Minimum length of a key to redact; shorter ones are placeholders that may be ordinary words
 
 
 class RequestFailed(Exception):
@@ -35,7 +35,7 @@ class RequestRefused(RequestFailed):
 
 
 def check_address(base_url: str = "http://127.0.0.1:8000/v1", api_key_env: str = "OPENAI_API_KEY") -> None:
-    """Raise `ConfigError` for an invalid URL, a URL with a secret, or an invalid variable name (maybe the key)."""
+    """Raise `ConfigError` for an invalid URL, a URL with a secret, or an invalid variable name (possibly the key)."""
     if api_key_env not in os.environ and not re.fullmatch("[A-Z_][A-Z0-9_]*", api_key_env):
         raise ConfigError(
             "api_key_env must be the name of an environment variable that contains the key, such as OPENAI_API_KEY"
@@ -94,7 +94,7 @@ class ChatServer:
         try:
             import httpx2
         except ImportError:
-            raise ConfigError("querying a server needs httpx2: pip install 'groundling[judge]'") from None
+            raise ConfigError("querying a server requires httpx2: pip install 'groundling[judge]'") from None
         self._httpx, self._certificates = httpx2, httpx2.create_ssl_context()
         self._idle: list[httpx2.AsyncClient] = []
         return self

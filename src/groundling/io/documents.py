@@ -40,7 +40,7 @@ _FEWER = "Groundling never writes such a file, so it refuses to read it"
 
 
 class DocumentError(GroundlingError, ValueError):
-    """A file that cannot be read, or exceeds a limit."""
+    """A file that cannot be read or that exceeds a limit."""
 
 
 def read_yaml(path: Path) -> DictConfig:
@@ -83,7 +83,7 @@ def read_object(path: Path, limit: int = RECORDS) -> dict[str, Any]:
 
 
 def parse_json(text: str | bytes, where: str) -> Any:
-    """Parse JSON; ``where`` names the file or line in error messages."""
+    """Parse JSON; ``where`` is the file or line for error messages."""
     commas, opening = (",", "[{") if isinstance(text, str) else (b",", b"[{")
     opened = sum(map(text.count, (opening[:1], opening[1:])))  # type: ignore[arg-type]
     if text.count(commas) + opened > _VALUES:  # type: ignore[arg-type]
@@ -152,7 +152,7 @@ def check_numbers(node: Any, where: str = "", path: tuple[Any, ...] = ()) -> Non
     if isinstance(node, int) and abs(node) >= 2**63:
         named = f"{where}: " if where else ""
         named += ".".join(map(str, path))[:80]
-        raise DocumentError(f"{named} must be less than 2**63, got a number of {node.bit_length()} bits")
+        raise DocumentError(f"{named} must be less than 2**63, got a number with {node.bit_length()} bits")
     if isinstance(node, Mapping):
         for name, value in node.items():
             check_numbers(name, where, (*path, "(a key)"))
@@ -218,7 +218,7 @@ def _parse_yaml(path: Path, text: str, most: int, load: Callable[[str], Any]) ->
         raise
     except (yaml.YAMLError, ValueError, OmegaConfBaseException) as error:
         raise DocumentError(f"{path} is not YAML: {_cause(error)}; fix the file") from error
-    except (LookupError, AttributeError, TypeError) as error:  # PyYAML fails this way on invalid !!bool values
+    except (LookupError, AttributeError, TypeError) as error:  # PyYAML raises these for invalid !!bool values
         raise DocumentError(f"{path} is not YAML: a value does not match its tag (!!…); remove the tag") from error
 
 
@@ -248,7 +248,7 @@ def _check_size(path: Path, root: yaml.Node, most: int) -> None:
             characters = len(node.value)
             if characters > _DIGITS and node.tag.endswith((":int", ":float")):
                 shown = f"{node.value[:20]!r}…: quote strings that look like numbers"
-                raise DocumentError(f"{path} has a number of more than {_DIGITS:,} characters, {shown}")
+                raise DocumentError(f"{path} has a number with more than {_DIGITS:,} characters, {shown}")
         else:
             is_mapping = isinstance(node, yaml.MappingNode)
             for child in (one for pair in node.value for one in pair) if is_mapping else node.value:
@@ -298,7 +298,7 @@ def _too_deep(where: str) -> DocumentError:
 
 
 def _not_utf8(where: str, error: UnicodeDecodeError) -> DocumentError:
-    return DocumentError(f"{where} is not UTF-8 (it has a byte {error.object[error.start]:#04x}): save it as UTF-8")
+    return DocumentError(f"{where} is not UTF-8 (it has the byte {error.object[error.start]:#04x}): save it as UTF-8")
 
 
 def _cause(error: Exception) -> str:

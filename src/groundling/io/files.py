@@ -23,7 +23,7 @@ def cache() -> Path:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write text to a file; on an error, the existing file is left unchanged."""
+    """Write text to a file; if an error occurs, the existing file is left unchanged."""
     with _replacing(path) as partial:
         partial.write_text(text, encoding="utf-8")
 
@@ -54,7 +54,7 @@ def replace_result(texts: Mapping[Path, str], mark: Path, stale: Iterable[Path] 
     """Replace the files of one result so that ``mark`` never exists together with files of a different result.
 
     The old ``mark`` and ``stale`` files are deleted, then the new files are renamed into place, ``mark`` last. If the
-    disk is full, the old result is kept. If the process is killed, the old or new result remains, or no ``mark``.
+    disk is full, the old result is kept. If the process is killed, the old or new result remains, or ``mark`` is gone.
     """
     with ExitStack() as renames:  # unwinds in reverse order
         for path in sorted(texts, key=lambda path: path != mark):
@@ -92,7 +92,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
 
 def share_mode(path: Path, other: Path) -> None:
-    """Give ``path`` the permissions of ``other``; safetensors ignores the umask and gives access to the owner only."""
+    """Copy permissions from ``other`` to ``path``; safetensors ignores the umask and grants only the owner access."""
     path.chmod(other.stat().st_mode & 0o777)
 
 
@@ -131,7 +131,7 @@ def locked(path: Path, doing: str, otherwise: str = "choose another folder", *, 
         if error.errno not in _NO_LOCKS:
             raise RunError(f"cannot lock {path}: {error}; {otherwise}") from error
         warnings.warn(
-            f"{path.parent}: this file system has no locks; do not let two processes write to the same folder",
+            f"{path.parent}: this file system does not support locks; do not let two processes write to one folder",
             stacklevel=3,
         )
     try:

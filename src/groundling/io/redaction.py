@@ -7,7 +7,7 @@ from typing import Any
 
 from groundling.fields import Private, names_with
 
-_SECRETS = re.compile(  # Keys of settings whose value is a credential
+_SECRETS = re.compile(  # Keys of settings whose values are credentials
     r"(?:\w*_)?(?:(?:api|secret|private|access)_?key|password|passwd|secret|credentials?|authorization)|"
     r"(?:(?:hf|auth|access|use_auth|api|bearer|bot|github|hub|session)_)?token"
 )
@@ -54,7 +54,7 @@ def shareable(node: Any, key: str = "", is_read: IsRead = _never) -> Any:
 
     An absolute path is reduced to its last component. URLs, host:port, user@host, IPv4 addresses and API keys are
     removed from a single string. Entries and items of nested settings that contain one are dropped entirely, as are
-    settings that are declared `Private` or hold a credential.
+    settings that are declared `Private` or contain a credential.
     """
     if key and is_read(key, node):
         return node
@@ -88,7 +88,7 @@ def _has_address(value: Any) -> bool:
 
 
 def shareable_words(words: Sequence[str], is_read: IsRead = _never) -> list[str]:
-    """Redact a command line for sharing; overrides that name a server or a key are dropped entirely."""
+    """Redact a command line for sharing; overrides that specify a server or a key are dropped entirely."""
     private = (
         re.compile(rf"\b({'|'.join(sorted(map(re.escape, names_with(Private))))})\b") if names_with(Private) else None
     )

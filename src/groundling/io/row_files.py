@@ -1,4 +1,4 @@
-"""JSON Lines files with one row per update, which are continued when a run resumes."""
+"""JSON Lines files with one row per update, which are appended to when a run resumes."""
 
 import csv
 import hashlib
@@ -15,7 +15,7 @@ from groundling.errors import GroundlingError, RunError
 from groundling.io.documents import lines_of, parse_json
 from groundling.io.files import write_atomically
 
-BEFORE_ALL = -1  # Pass as ``update`` to also drop rows of update 0, perhaps from a run with other settings
+BEFORE_ALL = -1  # Pass as ``update`` to also drop rows of update 0, which may be from a run with other settings
 _RESTORE = "restore the file from a backup"
 
 
@@ -88,7 +88,7 @@ def digest_of(path: Path, count: int) -> str:
 
 
 def check_digest(path: Path, count: int, expected: str) -> None:
-    """Raise `RunError` unless the first ``count`` lines of a file have the digest that a checkpoint recorded."""
+    """Raise `RunError` unless the first ``count`` lines of a file have the digest stored in a checkpoint."""
     lines = path.read_bytes().count(b"\n") if path.exists() else 0
     if lines < count:
         raise RunError(f"{path} has only {lines} of the {count} lines before the checkpoint: {_RESTORE}")
@@ -161,14 +161,14 @@ def open_csv(path: Path, delimiter: str = ",") -> "Iterator[csv.DictReader[str]]
             yield rows
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
-        raise GroundlingError(f"{path} is not UTF-8 (it has a byte {byte:#04x}): save it as UTF-8") from error
+        raise GroundlingError(f"{path} is not UTF-8 (it has the byte {byte:#04x}): save it as UTF-8") from error
 
 
 def check_columns(names: Sequence[str], where: object) -> None:
     """Raise `GroundlingError` if two columns share a name, since dictionary rows would drop the first one's values."""
     if doubled := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
         raise GroundlingError(
-            f"{where} has {names.count(doubled[0])} columns called {doubled[0]!r:.80}: give each column its own name"
+            f"{where} has {names.count(doubled[0])} columns called {doubled[0]!r:.80}: give each column a unique name"
         )
 
 

@@ -73,7 +73,7 @@ def plain(text: str) -> str:
 
 
 class _PlainRecord(logging.LogRecord):
-    """A log record of a library, whose arguments may come from a file."""
+    """A library's log record; its arguments may come from a file."""
 
     def getMessage(self) -> str:
         return plain(super().getMessage())

@@ -166,6 +166,6 @@ def test_check_env_prints_the_words_of_the_experiment(capsys: pytest.CaptureFixt
         id = f"openenv:http://127.0.0.1:{port}"
         assert main(["check-env", id, "--episodes", "2", "world.args.names={0: red, 1: green, 2: blue}"]) == 0
         printed = " ".join(capsys.readouterr().out.split())
-    for text in ("2 at once", "world.args.admissible=legal_actions", "world.args.names.2=blue", "world.num_envs=2"):
+    for text in ("2 concurrent", "world.args.admissible=legal_actions", "world.args.names.2=blue", "world.num_envs=2"):
         assert text in printed
-    assert "equal seeds and actions gave equal episodes" in printed
+    assert "equal seeds and actions produced equal episodes" in printed

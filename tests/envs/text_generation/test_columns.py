@@ -178,7 +178,7 @@ def test_other_encodings_are_errors(id: str, tmp_path: Path) -> None:
     path = tmp_path / f"rows.{id}"
     path.write_bytes(({"jsonl": '{"prompt": "für"}', "csv": "prompt\nfür"}[id] + "\n").encode("latin-1"))
     with pytest.raises(
-        GroundlingError, match=rf"rows\.{id}(:1)? is not UTF-8 \(it has a byte 0xfc\): save it as UTF-8"
+        GroundlingError, match=rf"rows\.{id}(:1)? is not UTF-8 \(it has the byte 0xfc\): save it as UTF-8"
     ):
         pools.create(id, path={"train": str(path)}).prepare("train")
 

@@ -319,7 +319,7 @@ def test_judges_by_figures(tmp_path: Path) -> None:
     assert pairs.preferences("return").tolist() == [0, 1, 2, 1]
     assert set(pairs.preferences("random").tolist()) <= {0, 1}
     assert command(pairs.folder, "--judge", "random", "seed=3", "--name", "other") == 0
-    with pytest.raises(ConfigError, match="by a different judge or program"):
+    with pytest.raises(ConfigError, match="from a different judge or program"):
         command(pairs.folder, "--judge", "random", "seed=4", "--name", "other")
     assert not (tmp_path / "pairs" / "answers").exists()
 
