@@ -145,5 +145,5 @@ def test_two_updates_change_the_weights_or_a_run_is_refused(
 def test_a_dry_run_asks_rules_in_a_judges_place_in_every_world(world: str, parts: Parts) -> None:
     if world == "NetHack":
         pytest.importorskip("nle")
-    (one,) = (one for one in _REWARDED if one.world == world and one.reward == "judge asked online")
+    (one,) = (one for one in _REWARDED if one.world == world and one.reward == "judge queried online")
     assert dry_run(parts.config_of(one)).updates > 0
