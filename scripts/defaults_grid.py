@@ -216,18 +216,19 @@ def table(rows: list[dict[str, Any]]) -> str:
     risen = [row for row in rows if row["rises"] and row["world"] in CONSTANT]
     above, compared = sum(row["after"][1] > CONSTANT[row["world"]] for row in risen), len(risen)
     lines = [
-        "# Default settings with other people's parts",
+        "# Default settings with third-party components",
         "",
         "`OMP_NUM_THREADS=1 python -m scripts.defaults_grid --output results/defaults --jobs 2`",
         "",
         f"{len(rows)} of {len(list(cells()))} cells were run. In {rises} ({rises / max(1, len(rows)):.0%}), the return or "
-        f"reward rises with disjoint 95% intervals over 200 held-out episodes; in {reported} others, the run reports why it "
-        "does not learn. All settings are the defaults, except for the maximum length of texts: 8 tokens as actions, 16 as "
-        "generated texts. Values are before → after training, one per seed; bold values rise.",
+        f"reward increases, and the 95% intervals over 200 held-out episodes are disjoint; in {reported} others, the run "
+        "reports why it does not learn. All settings are the defaults, except for the maximum length of texts, which is 8 "
+        "tokens for actions and 16 for generated texts. The table shows values before → after training, one pair per seed. "
+        "Bold values increase.",
         "",
         "An agent that always gives the same answer reaches .50 in the plain world (one direction), .33 where actions "
-        f"change (one place in the list) and .60 with free text (red): {above} of the {compared} cells that rise in these "
-        "worlds end above it with their whole interval. With texts, repeating a vowel has the reward 1.",
+        f"change (one position in the list) and .60 with free text (red). In {above} of the {compared} cells that increase "
+        "in these worlds, the whole interval is above this value. With texts, repeating a vowel has a reward of 1.",
         "",
         "| model | world | " + " | ".join(ALGORITHMS) + " |",
         "|---|---|" + "---|" * len(ALGORITHMS),

@@ -59,7 +59,7 @@ def directly(algorithm: str, seed: int, pairs: Path, folder: Path) -> dict[str, 
 
 
 def rewarded(seed: int, pairs: Path, folder: Path) -> dict[str, Any]:
-    """Distil a reward model and train PPO on it, with the true measure as a part of coefficient 0."""
+    """Distil a reward model and train PPO on it, with the true measure as a part with coefficient 0."""
     reward = folder / f"reward-{seed}"
     assert groundling(["distill", str(pairs), "--output", str(reward), f"seed={seed}", "device=cpu"]) == 0
     row = read_metrics(reward)[-1]
@@ -105,9 +105,9 @@ def page(results: dict[str, Any]) -> str:
         "",
         "Command: `OMP_NUM_THREADS=1 python -m scripts.preferences runs/preferences`",
         "",
-        f"{_PROMPTS} prompts of three digits; five increasing digits are preferred to another order of them, or to other",
-        "words. 400 prompts are for training, 50 for validation, 50 for test. The model is `starter-causal`. Ranges",
-        f"are over seeds {', '.join(map(str, _SEEDS))}.",
+        f"There are {_PROMPTS} prompts of three digits. Texts with five increasing digits are preferred to texts with the",
+        "same digits in a different order, and to other words. 400 prompts are used for training, 50 for validation and",
+        f"50 for testing. The model is `starter-causal`. Ranges are over seeds {', '.join(map(str, _SEEDS))}.",
         "",
         "| learner | held-out accuracy before | after | seconds |",
         "|---|---|---|---|",
@@ -123,8 +123,8 @@ def page(results: dict[str, Any]) -> str:
         "",
         f"The reward model's expected calibration error is {span(error)}.",
         "",
-        "Texts to the test prompts: mean and 95% interval over prompts. The reward is the learned one, which PPO",
-        "maximises; the true measure is `increasing_numbers`, which it does not see.",
+        "The next table shows means and 95% intervals over the test prompts. The reward is the learned one, which PPO",
+        "maximises. The true measure is `increasing_numbers`, which PPO does not use.",
         "",
         "| learner | seed | reward, untrained | trained | true measure, untrained | trained |",
         "|---|---|---|---|---|---|",
@@ -135,7 +135,7 @@ def page(results: dict[str, Any]) -> str:
                 _cell(row["texts"][agent].get(key)) for key in ("reward", _TRUE) for agent in ("zero-shot", "trained")
             ]
             lines.append(f"| `{name}` | {seed} | {' | '.join(cells)} |")
-    return "\n".join([*lines, "", f"{results['machine']}. All figures: [results.json](results.json).", ""])
+    return "\n".join([*lines, "", f"{results['machine']}. All values are in [results.json](results.json).", ""])
 
 
 def _cell(figure: list[float] | None) -> str:

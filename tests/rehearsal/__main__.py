@@ -121,14 +121,14 @@ def page(done: list[Rehearsal]) -> str:
         "`python -m tests.rehearsal --output results/rehearsal` (`make rehearsal`), torch "
         f"{torch.__version__.split('+')[0]}. See [docs/rehearsal.md](../../docs/rehearsal.md) for its purpose and limits.",
         "",
-        f"{len(done)} paths, {sum(bool(one.problems) for one in done)} with problems. In {exact} of them, all metrics and "
-        f"weights are bit-identical to the CPU's; in the others, they differ by at most {rounded:.0e} of 1 + |x|.",
+        f"Of {len(done)} paths, {sum(bool(one.problems) for one in done)} have problems. In {exact}, all metrics and weights "
+        f"are bit-identical to those on the CPU; in the others, values x differ by at most {rounded:.0e} (1 + |x|).",
         "",
         "The table counts copies to the device, copies back to the host, and synchronisations in which the host waits for "
-        "the size of a result. Models have one layer. [copies.csv](copies.csv) has all paths.",
+        "the size of a result. Models have one layer. [copies.csv](copies.csv) contains all paths.",
         "",
-        "Most copies of decoding are made once per batch of texts. With NLPO's mask, each additional token adds "
-        f"{for_a_further_token(done):.2g} copies and waits: every 16 tokens the host checks which texts have ended.",
+        "Most copies during decoding are made once per batch of texts. With NLPO's mask, each additional token adds "
+        f"{for_a_further_token(done):.2g} copies and waits, because the host checks every 16 tokens which texts have ended.",
         "",
         "| path | phase | per | to device | to host | waits |",
         "|---|---|---|--:|--:|--:|",
