@@ -90,7 +90,7 @@ def label(figure: Figure) -> str:
 def measure(figure: Figure, language: str) -> list[float]:
     """Return a figure's value for each of a language's three cases.
 
-    Diversity does not use references, so it is computed over the reference and the generation together.
+    Diversity does not use references, so it is computed over the reference and the generation.
     """
     reference = TEXTS[language][0]
     meta = {"raw_table": [["text", reference]]}

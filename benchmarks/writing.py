@@ -3,8 +3,8 @@
     OMP_NUM_THREADS=1 python benchmarks/writing.py              # about a quarter of an hour; run again to resume
     OMP_NUM_THREADS=1 python benchmarks/writing.py ppo nlpo     # only these algorithms
 
-Trains `rl4lms/increasing_numbers_ALGORITHM` in runs/writing/ and writes to results/rl4lms/: curves.csv (one row per
-update), curves.json (interquartile means over seeds with intervals), curves.png and README.md.
+The script trains `rl4lms/increasing_numbers_ALGORITHM` in runs/writing/ and writes to results/rl4lms/: curves.csv (one
+row per update), curves.json (interquartile means over seeds with intervals), curves.png and README.md.
 """
 
 import csv
@@ -31,7 +31,7 @@ RESULTS = Path(__file__).parents[1] / "results" / "rl4lms"
 LAST = 0.1
 """The share of the tokens, counted from the end, over which the final reward is averaged."""
 GOAL = 3.0
-"""Target reward, as a multiple of the initial reward."""
+"""The target reward, as a multiple of the initial reward."""
 Rows = Sequence[dict[str, Any]]
 
 
@@ -101,7 +101,7 @@ def rows_of(name: str, seed: int) -> Rows:
 def figures_of(name: str, runs: dict[int, Rows]) -> dict[str, Any]:
     ends = [first_and_last(rows) for rows in runs.values()]
     start, last = np.array(ends).T
-    began = float(start.mean())  # over all seeds, which start from the same weights
+    began = float(start.mean())  # over all seeds, whose initial weights are the same
     seconds = [json.loads((run_dir(name, seed) / "cpu.json").read_text()) for seed in runs]
     return {
         "seeds": list(runs),
@@ -184,5 +184,5 @@ def text_of(found: IntervalEstimate, digits: int) -> str:
 if __name__ == "__main__":
     unknown = set(sys.argv[1:]) - set(ALGORITHMS)
     if unknown:
-        sys.exit(f"no such algorithm: {', '.join(sorted(unknown))}; there are {', '.join(ALGORITHMS)}")
+        sys.exit(f"unknown algorithm: {', '.join(sorted(unknown))}; available: {', '.join(ALGORITHMS)}")
     sys.exit(run(sys.argv[1:] or ALGORITHMS))

@@ -106,7 +106,7 @@ POLICIES, ALGORITHMS = (*_POLICY_ARGS, "chat_server", "random"), tuple(_ALGORITH
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """The components of a run, by their names above."""
+    """The components of a run, identified by the names above."""
 
     world: str
     policy: str
@@ -145,7 +145,7 @@ def config_of(one: Combination, distilled: Path, model: str = "starter", dataset
     world = config.world
     config.policy = ComponentConfig(id=one.policy, args=dict(_POLICY_ARGS.get(one.policy, {})))
     if one.policy == "symbolic" and isinstance(world, TextConfig):
-        world.history = TextConfig.defaults()["history"]  # it sees only the present; other values are rejected
+        world.history = TextConfig.defaults()["history"]  # reads no past observations
     config.algorithm = ComponentConfig(id=one.algorithm, args=dict(_ALGORITHM_ARGS[one.algorithm]))
     if has_model(config.policy.id):
         config.model.path = model
@@ -246,7 +246,7 @@ def _of(verdicts: dict[Combination, str | None], **names: str) -> list[str | Non
 
 
 def _cell(reason: str | None, notes: list[str]) -> str:
-    """Return a tick, or the number of the reason in ``notes``; add a new reason to them."""
+    """Return a tick, or the number of the reason in ``notes``, to which new reasons are added."""
     if reason is None:
         return "✓"
     suits = re.fullmatch(r"(policy|algorithm|reward)\S* .*?is incompatible .*?: (.*?)(; (set|remove) .*)?", reason)

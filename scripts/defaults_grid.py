@@ -1,11 +1,11 @@
-"""Train small models that were not made for it, with default settings, and measure whether they learn.
+"""Train small third-party models with the default settings, and measure whether they learn.
 
     OMP_NUM_THREADS=1 python -m scripts.defaults_grid --output results/defaults --jobs 2
 
-Five models as folders, four algorithms, four worlds and two seeds. Each cell is trained through the Python API with
-the settings that Groundling chooses, and compared with the untrained model on the same held-out episodes. A cell counts
-if the 95% intervals are disjoint, or if the run itself reports why it cannot learn. Finished cells are kept in
-``cells.jsonl``, so an interrupted grid continues.
+The grid consists of five models in folders, four algorithms, four worlds and two seeds. Each cell is trained through
+the Python API with the settings that Groundling chooses, and compared with the untrained model on the same held-out
+episodes. A cell passes if the 95% intervals are disjoint, or if the run itself reports why it cannot learn. Finished
+cells are kept in ``cells.jsonl``, so an interrupted grid can be continued.
 """
 
 import argparse
@@ -32,7 +32,7 @@ COLOURS = ("red", "green", "blue", "yellow", "purple", "grey")
 
 
 class Corridor(gymnasium.Env[str, int]):
-    """Walk to the treasure; one string as the observation, named actions, no goal."""
+    """An env without a goal; the agent walks to a treasure. Observations are strings, and actions have names."""
 
     observation_space, action_space = Text(200), Discrete(2)
     actions = ("go left", "go right")
@@ -53,7 +53,7 @@ class Corridor(gymnasium.Env[str, int]):
 
 
 class Treasures(gymnasium.Env[str, int]):
-    """Take the valuable one of three things; the admissible actions change with each step."""
+    """An env in which only one of three things has value, and the admissible actions change at each step."""
 
     observation_space, action_space = Text(200), Discrete(3)
     valuable, worthless = ("gold", "ruby", "pearl", "silver"), ("stone", "leaf", "mud", "ash")
@@ -77,7 +77,7 @@ class Treasures(gymnasium.Env[str, int]):
 
 
 class Echo(gymnasium.Env[str, str]):
-    """Say the colour that is named; any text is an action."""
+    """An env in which the agent repeats the given colour; any text is an action."""
 
     observation_space, action_space = Text(200), Text(200)
 
@@ -99,20 +99,20 @@ class Echo(gymnasium.Env[str, str]):
 
 WORLDS: dict[str, Any] = {"plain": Corridor, "changing": Treasures, "free text": Echo, "texts": None}
 STEPS = {"plain": 6_000, "changing": 4_000, "free text": 2_000, "texts": 40_000}
-LENGTHS = {"free text": "policy.args.max_action_tokens=8", "texts": "world.num_tokens=16"}  # The worlds' longest text
-CONSTANT = {"plain": 0.5, "changing": 1 / 3, "free text": 0.6}  # Return of an agent that always gives the best answer
+LENGTHS = {"free text": "policy.args.max_action_tokens=8", "texts": "world.num_tokens=16"}  # longest texts
+CONSTANT = {"plain": 0.5, "changing": 1 / 3, "free text": 0.6}  # return of the best constant answer
 VERBS = ("Describe", "Count", "Name", "Find", "Draw", "Sell")
 THINGS = ("box", "ball", "key", "door", "cup", "hat", "pen", "coin")
 PROMPTS = [f"{verb} the {colour} {thing}:" for verb, colour, thing in product(VERBS, COLOURS, THINGS)]
 
 
 def vowels(completions: list[str], **columns: Any) -> list[float]:
-    """Reward the share of vowels among a completion's characters."""
+    """Return the share of vowels among a completion's characters."""
     return [sum(letter in "aeiou" for letter in text.lower()) / max(1, len(text)) for text in completions]
 
 
 def make_models(folder: Path) -> None:
-    """Save the five models with their tokenizers; the three new ones share a byte-level BPE trained on these worlds."""
+    """Save the five models and their tokenizers; the three new ones share a byte-level BPE trained on these worlds."""
     import torch
     from tokenizers import ByteLevelBPETokenizer
     from transformers import (
@@ -203,12 +203,12 @@ def run_cell(folder: Path, model: str, algorithm: str, world: str, seed: int, st
 
 def cells() -> Iterator[tuple[str, str, str, int]]:
     order = list(product(MODELS, ALGORITHMS, WORLDS, SEEDS))
-    random.Random(0).shuffle(order)  # so that a part of the grid is a fair sample of it
+    random.Random(0).shuffle(order)  # so that any part of the grid is a fair sample
     yield from order
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Return the README: a cell per model, algorithm and world with its values before and after."""
+    """Return the README, which contains the values before and after training by model, algorithm and world."""
     rises, reported = (
         sum(row["rises"] for row in rows),
         sum(bool(row["reported"]) and not row["rises"] for row in rows),
@@ -252,9 +252,9 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=Path("results/defaults"))
     parser.add_argument("--models", type=Path, default=Path("runs/defaults-models"), help="folder for the models")
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--cells", type=int, help="run only the first cells; all by default")
+    parser.add_argument("--cells", type=int, help="run only this many cells; by default all")
     parser.add_argument(
-        "--cell", nargs=4, metavar=("MODEL", "ALGORITHM", "WORLD", "SEED"), help="run one and print it"
+        "--cell", nargs=4, metavar=("MODEL", "ALGORITHM", "WORLD", "SEED"), help="run a single cell and print its row"
     )
     parser.add_argument("--steps", type=int, help="with --cell: number of steps or tokens")
     arguments = parser.parse_args()

@@ -177,7 +177,7 @@ def clone(run_dir: Path, model: Path) -> str:
 
 
 def run_cell(runs: Path, world: str, seed: int) -> dict[str, Any]:
-    """Train and evaluate in this process."""
+    """Train and evaluate one cell in this process."""
     settings, model = WORLDS[world], runs / "characters"
     start = clone(runs / "shop", model) if world == "Shop-v0" else str(model)
     run = gl.train(

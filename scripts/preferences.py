@@ -2,8 +2,8 @@
 
     OMP_NUM_THREADS=1 python -m scripts.preferences runs/preferences
 
-A text is good if its digits increase. DPO and KTO learn from pairs; a reward model learns from the same pairs, and PPO
-maximises it. All figures are of prompts that nothing was trained on. About 6 minutes on one core.
+A text is good if its digits increase. DPO and KTO learn from pairs of texts. A reward model learns from the same
+pairs, and PPO maximises its reward. All figures are for held-out prompts. This takes 6 minutes on one core.
 """
 
 import argparse
@@ -28,7 +28,7 @@ _TRUE = "synthetic/increasing_numbers_in_text"
 
 
 def write_pairs(path: Path) -> None:
-    """Write pairs after prompts of three digits: five increasing ones are preferred to another order, and to words."""
+    """Write pairs for prompts of three digits; five increasing digits are preferred to other orders and to words."""
     rng, rows = random.Random(0), []
     for number in range(_PROMPTS):
         prompt, digits = [rng.randint(0, 9) for _ in range(3)], sorted(rng.sample(range(10), 5))
@@ -45,7 +45,7 @@ def _words(digits: list[int]) -> str:
 
 
 def directly(algorithm: str, seed: int, pairs: Path, folder: Path) -> dict[str, Any]:
-    """Train DPO or KTO; return the figures of the held-out pairs before and after, and of texts to test prompts."""
+    """Train with DPO or KTO; return figures for held-out pairs (before, after) and for texts for test prompts."""
     run = gl.train(
         algorithm,
         seed=seed,
@@ -144,7 +144,7 @@ def _cell(figure: list[float] | None) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="folder of the runs; repeat the command to continue")
+    parser.add_argument("folder", type=Path, help="folder for the runs; repeat the command to continue")
     folder = parser.parse_args().folder
     folder.mkdir(parents=True, exist_ok=True)
     pairs = folder / "pairs.jsonl"

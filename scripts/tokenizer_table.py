@@ -146,7 +146,7 @@ def writing(pair: Pair) -> str | None:
         answer = AnswerRules(pair.lm, guided=False).answer(ANSWERS, True, prompt)
         for place, token in enumerate(ids):
             assert not answer.ended, text
-            if place == len(answer.tokens):  # not written by the rules
+            if place == len(answer.tokens):  # the rules have not written it
                 answer.write(token)
         answer.write(_end(pair))
         assert answer.ended and not answer.invalid and answer.action == number, text
@@ -201,7 +201,7 @@ def verdict(kind: str, template: str, check: str) -> str | None:
     """Return the reason why a check's tokens differ from those of the template; None if they are equal.
 
     Raises:
-        AssertionError: they differ without a known reason.
+        AssertionError: If they differ without a known reason.
     """
     return CHECKS[check](Pair(kind, template))
 

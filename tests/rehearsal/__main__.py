@@ -121,8 +121,8 @@ def page(done: list[Rehearsal]) -> str:
         "`python -m tests.rehearsal --output results/rehearsal` (`make rehearsal`), torch "
         f"{torch.__version__.split('+')[0]}. See [docs/rehearsal.md](../../docs/rehearsal.md) for its purpose and limits.",
         "",
-        f"Of {len(done)} paths, {sum(bool(one.problems) for one in done)} have problems. In {exact}, all metrics and weights "
-        f"are bit-identical to those on the CPU; in the others, values x differ by at most {rounded:.0e} (1 + |x|).",
+        f"Of {len(done)} paths, {sum(bool(one.problems) for one in done)} have problems. In {exact}, all metrics and "
+        f"weights are bit-identical to those on the CPU; in the others, values x differ by at most {rounded:.0e} (1 + |x|).",
         "",
         "The table counts copies to the device, copies back to the host, and synchronisations in which the host waits for "
         "the size of a result. Models have one layer. [copies.csv](copies.csv) contains all paths.",
