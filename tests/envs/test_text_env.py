@@ -174,7 +174,7 @@ def test_a_goal_is_read_under_a_key() -> None:
 
     env = TextEnv(Quest(), goal=GoalKey("quest"))
     goal = env.reset(seed=1)[1]["goal"]
-    assert goal.startswith("open") and env.step("wait")[-1]["goal"] == goal  # it stays in effect
+    assert goal.startswith("open") and env.step("wait")[-1]["goal"] == goal  # the goal does not change
     with pytest.raises(ConfigError, match=r"world\.goal_key=task gives no goal at reset; .*: actions, quest"):
         TextEnv(Quest(), goal=GoalKey("task")).reset(seed=1)
 
@@ -198,9 +198,9 @@ def test_names_fit_the_action_space() -> None:
         name_actions("test/Doors-v0", {}, given=["left", "right"])
     with pytest.raises(ConfigError, match=r"a name in world\.actions has .* UTF-8 cannot encode"):
         name_actions("test/Corridor-v0", {}, given=["left", "right", "stay \ud800"])
-    assert name_actions("BabyAI-GoToObj-v0", {}).names is not None  # GLAM's six of its seven
+    assert name_actions("BabyAI-GoToObj-v0", {}).names is not None  # GLAM's six of its seven actions
     few, moves = "MiniGrid-Dynamic-Obstacles-5x5-v0", ("turn left", "turn right", "go forward")
-    assert name_actions(few, {}).names == moves  # "drop" would go forward, its last action
+    assert name_actions(few, {}).names == moves  # "drop" would map to the last action, go forward
     with pytest.raises(ConfigError, match=r"names 4 actions .* has 3 actions"):
         name_actions(few, {}, given=[*moves, "drop"])
     assert name_actions("test/Free-v0", {}).names == ()  # any text is an action

@@ -1,6 +1,6 @@
-"""Run all faults: ``python -m tests.faults --output results/faults`` (`make faults`), about 20 minutes on one idle core.
+"""Run all faults in 20 minutes on one idle core: ``python -m tests.faults --output results/faults`` (`make faults`).
 
-An interrupted run continues.
+An interrupted run can be continued.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from tests.faults.scenarios import prepare, scenarios
 
 _SLOW = ("doors", "conversation", "thinking", "groups", "forms")
 KILLS = {"train nlpo": 12} | {f"train {name}": 8 for name in _SLOW}
-"""Number of kills per command, fewer for commands that start slowly."""
+"""Number of kills per command; slow commands are killed less often."""
 _USUAL_KILLS = 16
 _FULL_DISKS = 4
 _DEAD_PROCESSES = 6
