@@ -136,7 +136,7 @@ def test_soft_labels_are_averaged_over_orders_and_follow_the_rows(tmp_path: Path
 
     pairs = dataset(tmp_path / "pairs", [("a", "bb"), ("bb", "a"), ("a", "a")])
     annotate(pairs, Soft(), "soft", both_orders=True)
-    # The longer one shown first: 0.7 for it, 0.2 against; shown second: 0.5 for it, 0.4 against.
+    # With the longer caption first: 0.7 for it, 0.2 against; with it second: 0.5 for it, 0.4 against.
     soft = pairs.soft_preferences("soft")
     np.testing.assert_allclose(soft, [[0.3, 0.6, 0.1], [0.6, 0.3, 0.1], [0, 0, 1]], rtol=1e-6)
     assert soft is not None and soft.dtype == np.float32
@@ -201,7 +201,7 @@ def test_a_run_that_stops_before_any_answer_leaves_the_name_free(tmp_path: Path)
         annotate(pairs, Gone())
     assert pairs.annotators() == []
     annotate(pairs, LongerJudge(), question=GOLD)
-    same = dataset(tmp_path / "same", [("a", "a")])  # nothing to ask: labels are written all the same
+    same = dataset(tmp_path / "same", [("a", "a")])  # there is nothing to ask, but labels are written
     annotate(same, Gone())
     assert same.preferences("mine").tolist() == [2]
 
