@@ -76,7 +76,7 @@ def test_named_results_are_kept_next_to_the_others(run: gl.Run, tmp_path: Path) 
     gymnasium.register("test/Passing-v0", entry_point=gymnasium.spec("BabyAI-GoToLocal-v0").entry_point)
     copy.evaluate(episodes=1, overrides=["world.env=test/Passing-v0"], name="passing")
     del gymnasium.registry["test/Passing-v0"]
-    assert "held-out-passing" in read_run(folder).episodes()  # recorded episodes are shown without their env
+    assert "held-out-passing" in read_run(folder).episodes()  # recorded episodes can be shown without their env
 
 
 def test_an_agent_acts_in_a_loop_as_it_does_in_an_evaluation(run: gl.Run) -> None:
