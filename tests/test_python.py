@@ -123,7 +123,7 @@ def test_what_is_published_comes_back(run: gl.Run, tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(hub, "fetch", lambda repository, revision: served)
     assert main(["evaluate", "some/agent", "--episodes", "4"]) == 0
     assert (tmp_path / "runs" / "some--agent" / "evaluation" / "held-out.json").exists()
-    assert not (served / "evaluation").exists()  # the hub's cache is not written to
+    assert not (served / "evaluation").exists()  # nothing is written to the hub's cache
 
 
 def test_an_unreachable_hub_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +165,7 @@ def test_an_agent_plays_without_its_rewards_module(tmp_path: Path, monkeypatch: 
     assert "import my_module  # the author's module" in card and "a) b" not in card
     assert "groundling watch THIS-FOLDER --import my_module\n```" in card
     rewards = importlib.import_module("groundling.rewards").rewards
-    monkeypatch.delitem(rewards._factories, "test-of-the-author")  # another process, without the module
+    monkeypatch.delitem(rewards._factories, "test-of-the-author")  # as in a new process without the module
     assert gl.load(tmp_path / "out").name == run.agent().name
     assert main(["verify", str(tmp_path / "out")]) == 0
     assert _figures(gl.Run(tmp_path / "run").evaluate(episodes=2)) == figures

@@ -67,7 +67,7 @@ def write(done: list[Rehearsal], folder: Path) -> None:
 
 
 def write_gpu_table(done: list[Rehearsal], folder: Path, device: str) -> None:
-    """Write a table for a GPU: the number of waits of the host by path and phase, also in rehearsal."""
+    """Write a table of how often a GPU made the host wait, by path and phase, compared with the rehearsal."""
     gpu = torch.cuda.get_device_name(device)
     with (folder / "copies.csv").open(newline="") as file:
         rehearsed = {

@@ -1,4 +1,4 @@
-"""All paths by name, how each is compared with the CPU, and its problems."""
+"""All paths by name, their comparison with the CPU, and their problems."""
 
 import collections
 import contextlib
@@ -23,7 +23,7 @@ REHEARSAL = "rehearsal"
 """The name of the rehearsed device."""
 _EXACT, _ROUNDED, _HALF = 1e-6, 2e-3, 0.1
 """Tolerances of figures x between CPU and device, relative to 1 + |x|: for language models in rehearsal, most of which
-are equal to the last bit; for networks with other kernels on accelerators, and on a GPU; for bfloat16 on a GPU."""
+are bitwise equal; for networks with other kernels on accelerators, and on a GPU; for bfloat16 on a GPU."""
 _NETWORKS = ("drrn", "symbolic", "nethack", "NetHack", "motif", "characters", "bart", "mamba")
 UNITS = {
     "collection": "step or token",
@@ -37,7 +37,7 @@ UNITS = {
 TWICE = ", twice as long"
 """Suffix of a path that writes 48 tokens instead of 24."""
 _AT_MOST = {"collection": 40, "learning": 160}
-"""Most copies and waits in a unit, to detect a copy for each row; not for TRPO, whose steps are large."""
+"""Maximum number of copies and waits per unit, to detect a copy per row; not for TRPO, whose steps are large."""
 
 FEW = {
     "text: action_scoring, ppo, env reward",
