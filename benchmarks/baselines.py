@@ -1,8 +1,8 @@
-"""Train GLAM's baselines, DRRN and BabyAI's symbolic agent, to go to the red ball, one core each.
+"""Train GLAM's baselines (DRRN and BabyAI's symbolic agent) to go to the red ball, on one core each.
 
-    python benchmarks/baselines.py            # half an hour; run again to resume
+    python benchmarks/baselines.py            # takes half an hour; run again to resume
 
-Writes benchmarks/results/baselines.csv (one row per update), baselines.json (300 held-out episodes) and baselines.svg.
+Results: baselines.csv (one row per update), baselines.json (300 held-out episodes) and baselines.svg.
 """
 
 import csv
@@ -38,11 +38,11 @@ AGENTS = {
         "policy.args.temperature=0.1",
     ],
 }
-"""By name, the experiment and its overrides: the original's settings are meant for 1.5 million steps."""
+"""Experiments and overrides by name; the original's settings are intended for 1.5 million steps."""
 
 
 def run() -> int:
-    """Train missing runs, evaluate, and write results; return the exit status of the first failed command, or 0."""
+    """Train the missing runs, evaluate, and write results; return the first failed command's exit status, or 0."""
     figures, curves = {}, {}
     for name, settings in AGENTS.items():
         run_dir = RUNS / name

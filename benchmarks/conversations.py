@@ -1,15 +1,15 @@
-"""Compare conversations of whole episodes with prompts of three observations, in acting and learning.
+"""Compare whole-episode conversations with prompts of three observations, in acting and learning.
 
-    python benchmarks/conversations.py            # about 40 minutes on one core; needs the model smollm2
-    python benchmarks/conversations.py --quick    # smoke test; the bundled model alone, writes no results
+    python benchmarks/conversations.py            # about 40 minutes on one core; requires smollm2
+    python benchmarks/conversations.py --quick    # smoke test with the bundled model; writes no results
     python benchmarks/conversations.py --device cuda --models starter-causal gpt2-45m
 
-An agent takes random actions in BabyAI-Text for episodes of 20, 40 and 60 steps, in 8 envs and in one. It scores six
-actions at each step, and then learns from two of the episodes, with one forward and backward pass each. Its input is
-GLAM's prompt of three observations or the whole conversation, interleaved for each length in one process.
+An agent takes random actions in BabyAI-Text in episodes of 20, 40 and 60 steps, with 8 envs and with one. It scores six
+actions at each step, and then learns from two of the episodes, with one forward and one backward pass each. The input is
+either GLAM's prompt of three observations or the whole conversation. Both are interleaved in one process for each length.
 
-SmolLM2 is trained with LoRA, the GPT-2-like model (45 M random weights, 50,257 tokens) in full. Memory is the growth of
-the peak in the learning pass. Seconds are CPU seconds; with a GPU, wall time.
+SmolLM2 is trained with LoRA; all weights of the GPT-2-like model (45 M random weights, 50,257 tokens) are trained. Memory
+is the growth of the peak during the learning pass. Times are CPU seconds, or wall time with a GPU.
 """
 
 import argparse
@@ -36,14 +36,14 @@ RESULTS = Path(__file__).parent / "results"
 LENGTHS = (20, 40, 60)
 NUM_ENVS = 8
 _NUM_LEARNT = 2
-"""Training episodes per round."""
+"""Number of training episodes per round."""
 ENV = "BabyAI-PutNextLocal-v0"
-"""Eight objects in a room; random agents hardly ever end an episode."""
+"""There are eight objects in a room, and random agents hardly ever finish an episode."""
 
 
 @dataclass
 class Way:
-    """One form of the input, with its own policy."""
+    """A form of the input, with its own policy."""
 
     name: str
     policy: ActionScoringPolicy
@@ -55,17 +55,17 @@ class Way:
 
     @property
     def device(self) -> str:
-        """Device of its model."""
+        """The device of the policy's model."""
         return str(self.policy.lm.device)
 
     @classmethod
     def all(cls, lm: LanguageModel) -> list["Way"]:
-        """Return both forms, with one model."""
+        """Return both forms, which share a model."""
         policies = [ActionScoringPolicy(lm, prompt=p, value_hidden_sizes=(64,)) for p in ("glam", "conversation")]
         return [cls("windowed", policies[0], 3), cls("conversation", policies[1], None)]
 
     def act(self, num_envs: int, length: int) -> list[TextObservation]:
-        """Play random steps, scoring at each; return the observations."""
+        """Play random steps, with scoring at each step, and return the observations."""
         envs = TextVectorEnv.make(ENV, num_envs, history=self.history, seed=length)
         generator = torch.Generator().manual_seed(length)
         present, seen = envs.reset(), list[TextObservation]()
@@ -79,7 +79,7 @@ class Way:
         return seen
 
     def learn(self, env: int) -> int:
-        """Run one pass with gradients over an env's steps; return their number."""
+        """Run one pass with gradients over an env's steps, and return the number of steps."""
         steps = self.seen[env::NUM_ENVS]
         actions = torch.zeros(len(steps), dtype=torch.long, device=self.device)
         evaluation = self.policy.evaluate(steps, actions)
@@ -88,9 +88,7 @@ class Way:
         return len(steps)
 
     def tokens_a_step(self) -> float:
-        """Return the number of new tokens per step: after the env's common prefix or, in conversations, after the last
-        turn.
-        """
+        """Return the number of tokens per step after the env's common prefix or, in conversations, the last turn."""
         total = 0
         for env in range(NUM_ENVS):
             prompts = self.policy.lm.prompt_tokens(self.policy.read(self.seen[env::NUM_ENVS]))
@@ -117,7 +115,7 @@ class Way:
         self.seconds.setdefault(doing, []).append(round(taken, 5))
 
     def peak_growth(self) -> float:
-        """Return the peak growth of the process, or of GPU memory, in MiB while learning from one episode (Linux)."""
+        """Return the growth of peak memory in MiB (process or GPU) while learning from one episode (Linux)."""
         if self.device != "cpu":
             torch.cuda.reset_peak_memory_stats()
             held = torch.cuda.memory_allocated()
@@ -135,7 +133,7 @@ class Way:
 
 
 def gpt2_45m(device: str) -> LanguageModel:
-    """A GPT-2-like model: 6 layers of width 512, 50,257 tokens, context 8,192, random weights, SmolLM2's tokenizer."""
+    """Return a random GPT-2-like model with 6 layers of width 512, 50,257 tokens, context 8,192, SmolLM2's tokenizer."""
     tokenizer = LanguageModel.from_pretrained("smollm2").tokenizer
     torch.manual_seed(0)
     config = GPT2Config(vocab_size=50_257, n_layer=6, n_embd=512, n_head=8, n_positions=8192)

@@ -1,10 +1,10 @@
-"""Time and peak memory of the demos' commands, which `make` runs.
+"""Measure the time and peak memory of the demos' commands, which `make` runs.
 
-    python benchmarks/demos.py                       # all demos, whole; results/demos/README.md
-    python benchmarks/demos.py --short demo-motif    # only the first updates: memory, without times
+    python benchmarks/demos.py                       # all demos in full; results/demos/README.md
+    python benchmarks/demos.py --short demo-motif    # only the first updates; memory without times
 
-Memory is the sum of the proportional set sizes of all processes, sampled every half second. Use an idle machine for
-times. A row replaces the earlier row of the same demo.
+Memory is the sum of the proportional set sizes of all processes, sampled every half second. Measure times on an idle
+machine. A new row replaces the earlier row of the same demo.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from machine import machine
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results" / "demos"
-SHORT = {  # by demo: what is appended to its commands with --short
+SHORT = {  # by demo: arguments appended to its commands with --short
     "demo": {"train": "training.steps=2560", "evaluate": "--episodes 16"},
     "demo-writing": {"train": "training.steps=1000", "evaluate": "--episodes 16"},
     "demo-motif": {"study": "training.steps=20480 episodes=4"},
@@ -33,7 +33,7 @@ SHORT = {  # by demo: what is appended to its commands with --short
 
 
 def commands_of(demo: str, runs: Path, is_short: bool) -> list[str]:
-    """Return the command lines of a target of the Makefile, with ``runs`` instead of the folder ``runs``."""
+    """Return the command lines of a target of the Makefile, in which ``runs`` replaces the folder ``runs``."""
     words = ["make", "--no-print-directory", "-n", "-o", ".venv/.installed", demo]
     lines = subprocess.run(words, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
     commands = []
@@ -44,7 +44,7 @@ def commands_of(demo: str, runs: Path, is_short: bool) -> list[str]:
 
 
 def measure(command: str) -> tuple[float, float]:
-    """Run a command; return its seconds, and its peak memory in MiB."""
+    """Run a command, and return its time in seconds and its peak memory in MiB."""
     started, peak = time.monotonic(), 0.0
     process = subprocess.Popen(command, shell=True, cwd=ROOT, stdout=subprocess.DEVNULL, env=_ENVIRONMENT)
     while process.poll() is None:
@@ -53,7 +53,7 @@ def measure(command: str) -> tuple[float, float]:
             try:
                 memory += one.memory_full_info().pss
             except (psutil.NoSuchProcess, psutil.AccessDenied):
-                continue  # it has ended
+                continue  # the process has ended
         peak = max(peak, memory / 2**20)
         time.sleep(0.5)
     if process.returncode:

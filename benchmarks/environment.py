@@ -1,19 +1,19 @@
-"""Speed of text envs, compared with Minigrid's own envs without text.
+"""Compare the speed of text envs with that of Minigrid's own envs without text.
 
     taskset -c 0 python benchmarks/environment.py            # one to two minutes on one core
-    taskset -c 0 python benchmarks/environment.py --quick    # smoke test: two rounds of few steps
+    taskset -c 0 python benchmarks/environment.py --quick    # smoke test: two rounds with few steps
 
-Everything runs in one process, interleaved in each round, with random actions from GLAM's six. Compared are medians over
-rounds of the process's CPU seconds:
+All variants run in one process, interleaved in each round, with random actions from GLAM's six. The comparison uses
+the medians over rounds of the process's CPU seconds:
 
 minigrid        Minigrid's BabyAI-GoToLocal-v0 as Gymnasium makes it, without text
 go to, told     the same env with text
-mixed, …        GLAM's BabyAI-MixedTrainLocal-v0 and BabyAI-MixedTestLocal-v0 with text, tasks sampled at each reset
-TASK, …         the same with one task
+mixed, …        GLAM's BabyAI-MixedTrainLocal-v0 and BabyAI-MixedTestLocal-v0 with text; each reset samples a task
+TASK, …         the same with a single task
 
-Steps are reported without and with their share of resets; resets as the mean over all rounds. Set-up is not counted.
-Then 256 envs in a `TextVectorEnv`, as in training. Each round makes new envs, so that the process holds no others, which
-Python's garbage collector would also scan.
+Steps are reported without and with their share of resets, and resets as the mean over all rounds. Set-up is excluded.
+The second part steps 256 envs in a `TextVectorEnv`, as in training. Each round makes new envs, so that the process
+contains no others, which Python's garbage collector would also scan.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from groundling.envs.vector import TextVectorEnv
 RESULTS = Path(__file__).parent / "results"
 RAW = "minigrid"
 STEP_LIMIT = 0.35
-"""Target ratio to Minigrid's step, for every text env."""
+"""The target ratio to Minigrid's step, for every text env."""
 RESET_LIMIT = 1.5
-"""Target mean of a reset in milliseconds, for every task of GLAM."""
+"""The target for the mean of a reset in milliseconds, for each of GLAM's tasks."""
 NUM_ENVS = 256
 
 
@@ -60,7 +60,7 @@ def make_envs() -> dict[str, gymnasium.Env[Any, Any]]:
 
 
 def play(env: gymnasium.Env[Any, Any], num_steps: int, seed: int) -> dict[str, Any]:
-    """Return CPU microseconds of a step without and with resets, and CPU milliseconds of each reset."""
+    """Return the CPU microseconds of a step without and with resets, and the CPU milliseconds of each reset."""
     actions = np.random.default_rng(seed).integers(len(ACTIONS["english"]), size=num_steps).tolist()
     clock: Callable[[], float] = time.process_time
     env.reset(seed=seed)
@@ -112,7 +112,7 @@ def measure(rounds: int, num_steps: int, seed: int) -> dict[str, dict[str, Any]]
 
 
 def make_vector(id: str, spent: list[float]) -> TextVectorEnv:
-    """Make and reset ``NUM_ENVS`` envs; ``spent`` collects the seconds of each later reset."""
+    """Make and reset ``NUM_ENVS`` envs; the seconds of each later reset are appended to ``spent``."""
     envs = TextVectorEnv.make(id, NUM_ENVS)
     for env in envs.envs:
         env.reset = timed(env.reset, spent)  # type: ignore[method-assign]
@@ -121,7 +121,7 @@ def make_vector(id: str, spent: list[float]) -> TextVectorEnv:
 
 
 def play_many(envs: TextVectorEnv, num_steps: int, seed: int, spent: list[float]) -> dict[str, float]:
-    """Like `play`, for all envs; ``spent`` collects the seconds of each reset."""
+    """Like `play`, for all envs; ``spent`` contains the seconds of each reset."""
     rng = np.random.default_rng(seed)
     actions = rng.integers(len(ACTIONS["english"]), size=(num_steps // NUM_ENVS, NUM_ENVS)).tolist()
     spent.clear()
@@ -186,15 +186,15 @@ def print_table(results: dict[str, dict[str, Any]]) -> None:
             f"{name:28} {step['median']:8.1f} {step['of_minigrids']:6.2f} {whole['median']:12.1f} "
             f"{whole['of_minigrids']:6.2f}   {reset['mean']:14.2f} {reset['max']:6.2f}{'   MISSED' if missed else ''}"
         )
-    print(f"wanted: a step in words <= {STEP_LIMIT} x raw; a reset of GLAM's tasks <= {RESET_LIMIT} ms")
+    print(f"targets: a step with text <= {STEP_LIMIT} x raw; a reset of GLAM's tasks <= {RESET_LIMIT} ms")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--steps", type=int, default=4000, help="of each env in each round")
+    parser.add_argument("--steps", type=int, default=4000, help="number of steps of each env in each round")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--quick", action="store_true", help="2 rounds of 1,000 steps; writes no results")
+    parser.add_argument("--quick", action="store_true", help="run 2 rounds of 1,000 steps; write no results")
     arguments = parser.parse_args()
     if arguments.quick:
         arguments.rounds, arguments.steps = 2, 1000

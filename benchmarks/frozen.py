@@ -1,16 +1,16 @@
-"""Speed and accuracy of a frozen model (reference, judge) in bfloat16 and int8 on this processor.
+"""Measure the speed and accuracy of a frozen model (reference, judge) in bfloat16 and int8 on this processor.
 
-    python benchmarks/frozen.py MODEL           # a folder; some minutes
+    python benchmarks/frozen.py MODEL           # a folder; takes some minutes
     python benchmarks/frozen.py MODEL --quick   # smoke test: two texts, one round
 
-`reads`: log-probabilities of 16 texts of 128 tokens, like a reference model. `writes`: 32 tokens decoded greedily for
-each of 16 prompts of 64 tokens, like a judge. CPU seconds of one thread, medians, variants interleaved. `kl`: from
-float32's next-token distribution to the variant's, in nats, mean and maximum over tokens.
+`reads` computes log-probabilities of 16 texts of 128 tokens, like a reference model. `writes` decodes 32 tokens
+greedily for each of 16 prompts of 64 tokens, like a judge. Values are medians of the CPU seconds of one thread, with
+interleaved variants. `kl` is the divergence of the next-token distribution from float32's, in nats, by mean and maximum.
 
 float32   the default
 bfloat16  `model.dtype`, or a judge's `dtype`
-int8      linear layers, activations by tensor (`torch.ao.quantization.quantize_dynamic`); only for scoring: its result
-          for a token depends on the other tokens of the pass, so `LanguageModel` refuses to generate with it
+int8      linear layers, activations by tensor (`torch.ao.quantization.quantize_dynamic`); only for scoring, because its
+          result for a token depends on the other tokens of the pass, so `LanguageModel` refuses to generate with it
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from groundling.policies.text_states import Sequences, read_states
 
 RESULTS = Path(__file__).parent / "results"
 TEXT = Path(__file__).parent.parent / "docs"
-"""English text that no model was trained for."""
+"""A folder with English text on which the models were not trained."""
 TOKENS, PROMPT, NEW_TOKENS = 128, 64, 32
 
 
@@ -42,7 +42,7 @@ def load(model: str, variant: str) -> LanguageModel:
     if variant == "int8":
         for module in lm.model.modules():
             if isinstance(module, nn.Linear):
-                module.__class__ = nn.Linear  # expected by the quantiser
+                module.__class__ = nn.Linear  # which the quantiser expects
         torch.ao.quantization.quantize_dynamic(lm.model, {nn.Linear}, dtype=torch.qint8, inplace=True)
     return lm
 
@@ -56,7 +56,7 @@ def make_texts(lm: LanguageModel, count: int) -> list[list[int]]:
 
 @torch.no_grad()
 def log_probs(lm: LanguageModel, texts: list[list[int]]) -> Tensor:
-    """Return float32 (tokens except each text's first, vocabulary)."""
+    """Return log-probabilities, float32 (tokens except for each text's first, vocabulary)."""
     lines = Sequences([text[:1] for text in texts], [text[1:-1] for text in texts], [TOKENS - 1] * len(texts))
     return lm.backbone.logits(read_states(lm, lines)).float().log_softmax(-1)
 
@@ -71,7 +71,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--quick", action="store_true", help="two texts, one round; writes no results")
+    parser.add_argument("--quick", action="store_true", help="run one round with two texts; write no results")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)

@@ -1,11 +1,11 @@
-"""PPO with LoRA on the upper layers only, with and without cached states of the frozen layers, on the same rollouts.
+"""Measure PPO with LoRA on the upper layers, with and without cached states of the frozen layers.
 
-    OMP_NUM_THREADS=1 python benchmarks/frozen_layers.py                      # some minutes on one core
+    OMP_NUM_THREADS=1 python benchmarks/frozen_layers.py                      # takes some minutes on one core
     OMP_NUM_THREADS=1 python benchmarks/frozen_layers.py --model llama
 
-Each round collects a rollout and learns from it both ways from the same weights. Reports CPU seconds of acting
-(`Policy.act` within `Policy.unchanged`) and of learning (`PPO.update`), and the largest difference of log-probabilities
-and of LoRA's weights. The cache persists between rounds, as in training. Writes benchmarks/results/frozen-layers.json.
+Each round collects a rollout and learns from it in both ways, starting from the same weights. The script reports the CPU
+seconds of acting (`Policy.act` within `Policy.unchanged`) and learning (`PPO.update`), and the largest differences of
+log-probabilities and LoRA weights. The cache persists between rounds, as in training.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from groundling.training.trainer import Trainer
 
 RESULTS = Path(__file__).parent / "results" / "frozen-layers.json"
 MODELS = {"smollm2": range(12, 30), "llama": range(6, 15)}
-"""Layers with LoRA; the first ones, up to .4 of all, are frozen."""
+"""Layers with LoRA; the first layers, up to 0.4 of all, are frozen."""
 MODULES = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
 
 def make_llama(folder: Path) -> Path:
-    """Write a Llama of 45 M random weights with SmolLM2's tokenizer."""
+    """Save a Llama with 45 M random weights and SmolLM2's tokenizer."""
     config = LlamaConfig(
         vocab_size=49_152,
         hidden_size=384,
@@ -88,12 +88,12 @@ def make_trainer(arguments: argparse.Namespace, folder: Path) -> Trainer:
 
 
 def uncached() -> Any:
-    """Return a context within which no states of frozen layers are cached."""
+    """Return a context in which no states of frozen layers are cached."""
     return mock.patch.object(TreeReader, "has_frozen_layers", False)
 
 
 def act(trainer: Trainer, rollout: Rollout) -> tuple[float, Tensor]:
-    """CPU seconds of acting in a rollout's observations, and the log-probabilities of its actions."""
+    """Return the CPU seconds of acting on a rollout's observations, and the log-probabilities of its actions."""
     rows = rollout.actions.shape[1]
     steps = [rollout.observations[i : i + rows] for i in range(0, len(rollout.observations), rows)]
     began = seconds()
@@ -105,7 +105,7 @@ def act(trainer: Trainer, rollout: Rollout) -> tuple[float, Tensor]:
 
 
 def learn(trainer: Trainer, rollout: Rollout) -> tuple[float, list[Tensor]]:
-    """CPU seconds of an update, and the trained weights after it, which are then put back."""
+    """Return the CPU seconds of an update and the weights after it; then restore the weights."""
     weights = [p for p in trainer.policy.parameters() if p.requires_grad]
     before = [p.detach().clone() for p in weights]
     trainer.algorithm.setup(trainer.policy)
@@ -127,8 +127,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--minibatch", type=int, default=64)
     parser.add_argument("--share", type=float, default=1.0, help="algorithm.args.advantage_share")
-    parser.add_argument("--rounds", type=int, default=3, help="the first one, with trials, is not counted")
-    parser.add_argument("--profile", choices=("plain", "cached"), help="profile learning once; writes no results")
+    parser.add_argument("--rounds", type=int, default=3, help="including the first one, which is a warm-up")
+    parser.add_argument("--profile", choices=("plain", "cached"), help="profile learning once, and write no results")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)

@@ -1,17 +1,17 @@
-"""Scaling of cost with prompt length, actions, envs, pairs, and updates of a reported run.
+"""Measure how cost grows with prompt length, actions, envs, pairs, and the updates of a reported run.
 
     taskset -c 0 python benchmarks/growth.py            # about five minutes
     taskset -c 0 python benchmarks/growth.py --quick    # smoke test: two sizes each, one round
 
-CPU seconds of one thread, minimum over rounds, sizes interleaved. The slope is d log(cost) / d log(size) by least squares
-over the upper half of the sizes: 1 is linear growth, 2 quadratic.
+Costs are CPU seconds of one thread, as the minimum over rounds with interleaved sizes. The slope is d log(cost) /
+d log(size), by least squares over the upper half of the sizes: 1 is linear growth, and 2 is quadratic growth.
 
-prompt, causal        tokens of a prompt after which the bundled Llama scores six actions
+prompt, causal        tokens in a prompt after which the bundled Llama scores six actions
 prompt, encoder       the same with the bundled T5
 actions               actions that the bundled Llama scores after a prompt of 100 tokens
-envs                  text envs of BabyAI-GoToLocal-v0, 200 random steps each
-pairs                 preferences between messages, one epoch of Motif's reward model in batches of 256
-updates               rows of metrics of a run for `groundling report`, start-up not counted
+envs                  text envs of BabyAI-GoToLocal-v0, each with 200 random steps
+pairs                 preferences between messages, in one epoch of Motif's reward model with batches of 256
+updates               rows of a run's metrics for `groundling report`, without start-up
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def pairs(sizes: Sequence[int]) -> dict[int, Callable[[], object]]:
 
 
 def updates(sizes: Sequence[int], folder: Path) -> dict[int, Callable[[], object]]:
-    """Make a run of two updates and repeat its rows."""
+    """Make a run with two updates and repeat its rows."""
     short = folder / "short"
     _groundling("train", "demo-easy", f"run_dir={short}", "training.steps=2560")
     rows = [json.loads(line) for line in (short / "metrics.jsonl").read_text().splitlines()]
@@ -124,7 +124,7 @@ def _groundling(*arguments: str) -> None:
 
 
 def seconds(run: Callable[[], object]) -> float:
-    """Return CPU seconds of this process and its children."""
+    """Return the CPU seconds of this process and its children."""
 
     def clock() -> float:
         children = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -155,7 +155,7 @@ def slope(costs: dict[int, float]) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--quick", action="store_true", help="two sizes each, one round; writes no results")
+    parser.add_argument("--quick", action="store_true", help="run one round with two sizes each; write no results")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     sizes = {name: of[:2] if arguments.quick else of for name, of in SIZES.items()}

@@ -1,11 +1,11 @@
-"""Compare judges with labels that were given by hand to 200 pairs of NetHack messages.
+"""Compare judges with hand labels of 200 pairs of NetHack messages.
 
     python benchmarks/judge_quality.py rules
     python benchmarks/judge_quality.py --prompts default,reworded transformers:smollm2
 
-The labels in ``results/motif-claims/hand_labels.jsonl`` say which of two captions is progress towards a high score ("first",
-"second" or "tie"), judged by the captions alone. Each judge is asked about each pair in both orders. Adds one row per judge
-and prompt to ``results/motif-claims/judges.csv``.
+The labels in ``results/motif-claims/hand_labels.jsonl`` state which of two captions shows more progress towards a high
+score ("first", "second" or "tie"), based only on the captions. Each judge is queried for each pair in both orders. One row
+per judge and prompt is added to ``results/motif-claims/judges.csv``.
 """
 
 import argparse
@@ -27,7 +27,7 @@ LABELS = ("first", "second", "tie")
 
 
 def probabilities(judge: Any, question: Question, pairs: Sequence[Comparison]) -> np.ndarray:
-    """Return the judge's probability of first, second and tie for each pair; NaN without a verdict. Shape ``(n, 3)``."""
+    """Return the judge's probabilities of first, second and tie, ``(n, 3)``; NaN without a verdict."""
     answers = np.full((len(pairs), 3), np.nan)
 
     def keep(outcome: Outcome) -> None:
@@ -42,7 +42,7 @@ def probabilities(judge: Any, question: Question, pairs: Sequence[Comparison]) -
 
 
 def compare(name: str, prompt: str, rows: Sequence[dict[str, str]]) -> dict[str, Any]:
-    """Ask a judge about each labelled pair in both orders, and compare the verdicts with the labels."""
+    """Query a judge for each labelled pair in both orders, and compare the verdicts with the labels."""
     id, _, model = name.partition(":")
     judge = create(id, **({"model": model} if model else {}))
     worlds.get("nethack")  # registers the goals and prompts of its judges
@@ -54,7 +54,7 @@ def compare(name: str, prompt: str, rows: Sequence[dict[str, str]]) -> dict[str,
     verdicts = both.argmax(1)
     decided, margin = label < 2, both[:, 0] - both[:, 1]
     wins = np.where(label == 0, margin, -margin)[decided]
-    correct, count = float((wins > 0).sum() + (wins == 0).sum() / 2), int(decided.sum())  # half of what it calls equal
+    correct, count = float((wins > 0).sum() + (wins == 0).sum() / 2), int(decided.sum())  # equal pairs count as half
     low, high = wilson_interval(round(correct), count)
     first = np.concatenate([shown, swapped])
     return {
@@ -78,7 +78,7 @@ def compare(name: str, prompt: str, rows: Sequence[dict[str, str]]) -> dict[str,
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("judges", nargs="+", help="rules, or transformers:MODEL")
-    parser.add_argument("--prompts", default="default", help="the world's prompts, separated by commas")
+    parser.add_argument("--prompts", default="default", help="comma-separated prompts of the world")
     arguments = parser.parse_args()
     rows = [json.loads(line) for line in (RESULTS / "hand_labels.jsonl").read_text("utf-8").splitlines()]
     path = RESULTS / "judges.csv"

@@ -1,11 +1,11 @@
-"""Throughput of a judge on a server that answers immediately, in questions per second.
+"""Measure how many questions per second a judge processes on a server that answers immediately.
 
     python benchmarks/judge_server.py            # half a minute
-    python benchmarks/judge_server.py --quick    # smoke test; writes no results
+    python benchmarks/judge_server.py --quick    # smoke test that writes no results
 
-A server on loopback, in a separate process, answers every request of a persistent connection with the same few bytes.
-Pairs of captions are annotated with `groundling.judges.Annotation`, which writes each answer before its worker sends the
-next request, with the given number of parallel requests.
+A loopback server in a separate process answers every request of a persistent connection with the same few bytes.
+Pairs of captions are annotated with `groundling.judges.Annotation`, with the given number of parallel requests. It
+writes each answer before its worker sends the next request.
 """
 
 import argparse
@@ -77,8 +77,8 @@ def answers_a_second(folder: Path, port: int, concurrency: int, count: int) -> f
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement, about")
-    parser.add_argument("--quick", action="store_true", help="1 round of few answers; writes no results")
+    parser.add_argument("--seconds", type=float, default=2.0, help="approximate duration of each measurement")
+    parser.add_argument("--quick", action="store_true", help="run one round with few answers; write no results")
     arguments = parser.parse_args()
     if arguments.quick:
         arguments.rounds, arguments.seconds = 1, 0.3

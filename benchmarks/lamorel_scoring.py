@@ -1,13 +1,13 @@
-"""Compare Lamorel's scorer with ours, on the same models, prompts and actions.
+"""Compare Lamorel's scorer with ours on the same models, prompts and actions.
 
     git clone https://github.com/flowersteam/lamorel
     python3 -m venv pins && pins/bin/pip install transformers==4.44.2 accelerate==0.33.0 hydra-core torch==2.13.0
     taskset -c 0 python benchmarks/lamorel_scoring.py --lamorel lamorel --python pins/bin/python
 
-The prompts, actions and models of `scoring.py`, with tokenizers that add no end token, as in Lamorel. Lamorel's language
-model class runs in a separate process, without its servers and messages, with and without `pre_encode_inputs`. CPU seconds
-of one thread per call for all prompts, medians, interleaved, models loaded before. `differences` are the largest between
-their scores and ours, in nats: its causal models shift the positions of padded prompts.
+The prompts, actions and models are those of `scoring.py`, with tokenizers that add no end token, as in Lamorel. Lamorel's
+language model class runs in a separate process, without servers and messages, with and without `pre_encode_inputs`. Times
+are medians of CPU seconds of one thread per call for all prompts, with interleaved variants and loaded models.
+`differences` are the largest differences of scores, in nats: Lamorel shifts the positions of padded causal prompts.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ import torch
 
 RESULTS = Path(__file__).parent / "results"
 MINIBATCH = 48
-"""Lamorel's batch size: the logits of more prompts do not fit into memory."""
+"""Lamorel's batch size; the logits of more prompts do not fit into memory."""
 
 
 def theirs(folder: str, asked: dict[str, Any], lamorel: str) -> None:
-    """Script for a Python with Lamorel's pins: print seconds and scores of one call after a warm-up, as JSON."""
+    """Print the seconds and scores of one call after a warm-up as JSON; runs in an environment with Lamorel's pins."""
     sys.path.insert(0, str(Path(lamorel) / "lamorel" / "src"))
     from lamorel.server.llms import HF_LLM
     from lamorel.server.llms.module_functions import LogScoringModuleFn
@@ -55,7 +55,7 @@ def theirs(folder: str, asked: dict[str, Any], lamorel: str) -> None:
 
 
 def save(lm: Any, folder: str) -> None:
-    """Save in a format that older Transformers versions read."""
+    """Save in a format that older versions of Transformers can read."""
     lm.model.save_pretrained(folder)
     lm.tokenizer.save_pretrained(folder)
     settings, words = Path(folder) / "tokenizer_config.json", Path(folder) / "tokenizer.json"
@@ -106,7 +106,7 @@ def measure(family: str, arguments: argparse.Namespace) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lamorel", required=True, metavar="FOLDER", help="a checkout of Lamorel")
-    parser.add_argument("--python", metavar="PYTHON", help="one that has Lamorel's pins")
+    parser.add_argument("--python", metavar="PYTHON", help="a Python interpreter with Lamorel's pinned packages")
     parser.add_argument("--prompts", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--theirs", metavar="MODEL", help=argparse.SUPPRESS)

@@ -1,11 +1,11 @@
-"""Cost of encoding long prompts with T5: Transformers' attention and ours.
+"""Compare the cost of encoding long prompts with T5, with Transformers' attention and with ours.
 
-    python benchmarks/long_prompts.py            # two minutes on one core
+    python benchmarks/long_prompts.py            # takes two minutes on one core
     python benchmarks/long_prompts.py --middle   # from 53 to 503 tokens, like GLAM's prompts
     python benchmarks/long_prompts.py --quick    # smoke test; writes no results
 
-The bundled encoder-decoder reads prompts of random tokens, one or two with the shorter one padded, without and with
-gradients. Variants are interleaved in one process; memory is the growth of its peak.
+The bundled encoder-decoder reads one prompt of random tokens, or two with the shorter one padded, without and with
+gradients. Variants are interleaved in one process. Memory is the growth of the process's peak.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from groundling.lm.kernels import BlockAttention
 
 RESULTS = Path(__file__).parent / "results"
 PROMPTS = ((88,), (88, 44), (440,), (880,), (880, 440), (1760,), (3520,))
-"""Lengths of the prompts in a batch, in tokens."""
+"""Lengths in tokens of the prompts in a batch."""
 WITH_GRADIENTS = PROMPTS[:5]
 MIDDLE = ((53,), (128,), (256,), (256, 200), (503,), (503, 400))
 WAYS = {"plain": "eager", "fused": "sdpa", "blocks": None}
@@ -44,7 +44,7 @@ def model(way: str) -> LanguageModel:
 
 
 def read(lm: LanguageModel, lengths: tuple[int, ...], learns: bool) -> float:
-    """Return CPU seconds of one pass."""
+    """Return the CPU seconds of one pass."""
     length = max(lengths)
     tokens = torch.randint(5, 900, (len(lengths), length), generator=torch.Generator().manual_seed(length))
     mask = (torch.arange(length) < torch.tensor(lengths)[:, None]).long()
@@ -57,7 +57,7 @@ def read(lm: LanguageModel, lengths: tuple[int, ...], learns: bool) -> float:
 
 
 def peak_growth(lm: LanguageModel, lengths: tuple[int, ...], learns: bool) -> float:
-    """Return the peak growth of the process during the pass, in MiB (Linux)."""
+    """Return the growth of the process's peak memory during the pass, in MiB (Linux)."""
 
     def kilobytes(name: str) -> int:
         lines = Path("/proc/self/status").read_text().splitlines()

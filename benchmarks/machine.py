@@ -1,4 +1,4 @@
-"""The machine and kernels that figures were measured with."""
+"""The machine and kernels with which figures were measured."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from groundling.runtime.devices import onednn_is_faster
 
 
 def seconds(device: str = "cpu") -> float:
-    """Return the process's CPU seconds, which other work disturbs little; with a GPU, wall time after synchronisation."""
+    """Return the CPU seconds of the process, which other jobs hardly affect; with a GPU, the synchronised wall time."""
     if device == "cpu":
         return time.process_time()
     torch.cuda.synchronize()

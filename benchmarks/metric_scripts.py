@@ -1,8 +1,8 @@
-"""Lexical metrics on eight languages in seven scripts: equal texts, one word changed, a different text.
+"""Compute lexical metrics in eight languages and seven scripts, for equal, slightly changed and different texts.
 
-    python benchmarks/metric_scripts.py      # a few seconds; METEOR needs WordNet
+    python benchmarks/metric_scripts.py      # takes a few seconds; METEOR requires WordNet
 
-Writes results/metrics/scripts.csv and README.md. `tests/metrics/test_scripts.py` checks the order of the values.
+The script writes results/metrics/scripts.csv and README.md. `tests/metrics/test_scripts.py` checks the order of the values.
 """
 
 import csv
@@ -48,13 +48,13 @@ TEXTS = {
     ),
     "Thai": ("เด็กชายจับปลาตัวใหญ่ในทะเลสาบเมื่อคืนนี้", "เด็กชายจับนกตัวใหญ่ในทะเลสาบเมื่อคืนนี้", "พวกเราชอบร้องเพลง"),
 }
-"""By language: a text, the same with one word changed, a different text."""
+"""For each language: a text, the same text with one word changed, and a different text."""
 CASES = ("equal", "one word changed", "another text")
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure of a metric; ``best`` is its value for equal texts."""
+    """A value that a metric reports; ``best`` is the value for equal texts."""
 
     id: str
     name: str
@@ -81,16 +81,16 @@ FIGURES = (
 
 
 def label(figure: Figure) -> str:
-    """Return the id, the figure if there are several, and arguments other than a corpus."""
+    """Return the id, the name of the value if there are several, and the arguments other than a corpus."""
     kind = figure.name.rpartition("rouge_")[2] if figure.id == "rouge" else ""
     options = [f"{name}={value}" for name, value in figure.args.items() if name != "corpus"]
     return " ".join([figure.id, *([kind] if kind else []), *options])
 
 
 def measure(figure: Figure, language: str) -> list[float]:
-    """Return the figure for each of the three cases of a language.
+    """Return a figure's value for each of a language's three cases.
 
-    Diversity has no references: its texts are the reference and the generation together.
+    Diversity does not use references, so it is computed over the reference and the generation.
     """
     reference = TEXTS[language][0]
     meta = {"raw_table": [["text", reference]]}
@@ -114,14 +114,14 @@ def main() -> None:
             for language, values in zip(TEXTS, rows, strict=True):
                 writer.writerow([name, language, *(f"{value:.4f}" for value in values)])
     lines = [
-        "# Lexical metrics on eight languages",
+        "# Lexical metrics in eight languages",
         "",
-        "Written by `python benchmarks/metric_scripts.py`, which contains the texts. Each cell has the values for",
-        "equal texts, for texts that differ in one word, and for different texts. For `ter`, lower is better. `cider` is at",
-        "most 10. METEOR of n equal words is 1 - 0.5 / n³. `diversity` is distinct-1 of reference and generation together,",
-        "so it increases the more they differ. All metrics have default arguments, except `cider`, whose corpus consists of",
-        "the references of all languages. In Chinese, Japanese and Thai, word metrics count characters. `scripts.csv` has",
-        "four decimals. SPICE supports only English and is omitted.",
+        "This page is written by `python benchmarks/metric_scripts.py`, which contains the texts. Each cell contains the",
+        "values for equal texts, for texts that differ in one word, and for different texts. For `ter`, lower is better.",
+        "`cider` is at most 10. METEOR of n equal words is 1 - 0.5 / n³. `diversity` is distinct-1 of the reference and the",
+        "generation together, so it increases with their difference. All metrics use default arguments, except `cider`,",
+        "whose corpus consists of all references. In Chinese, Japanese and Thai, word metrics count characters.",
+        "`scripts.csv` contains the values with four decimals. SPICE supports only English and is omitted.",
         "",
         f"| metric | {' | '.join(TEXTS)} |",
         f"| --- |{' --- |' * len(TEXTS)}",

@@ -1,18 +1,18 @@
-"""Speed of the NetHack envs, compared with NLE's own env and its raw observations.
+"""Compare the speed of the NetHack envs with that of NLE's own env and its raw observations.
 
     python benchmarks/nethack_env.py            # one to two minutes on two cores
-    python benchmarks/nethack_env.py --quick    # smoke test: few steps, writes no results
+    python benchmarks/nethack_env.py --quick    # smoke test with few steps; writes no results
 
-*Step.* In one process, on one thread, interleaved, with random actions and resets: `nle`, NLE's unwrapped NetHackScore
-with the six observation keys that Motif's wrappers use; `task`, our env of that name through Gymnasium's interface;
-`features`, the vector env without workers, which writes window, vector, message, its id and its count. Medians over
-rounds of the process's CPU seconds, 16 envs each (a worker's share of a group of 32). NLE's env cannot answer what to
-eat, so its games differ from ours; each plays many.
+*Step.* Three variants are interleaved in one thread of one process, with random actions and resets: `nle` is NLE's
+unwrapped NetHackScore with the six observation keys that Motif's wrappers use; `task` is our env of that name through
+Gymnasium's interface; `features` is the vector env without workers, which writes the window, the vector, and the
+message with its id and count. Values are medians over rounds of CPU seconds, for 16 envs each (a worker's share of a
+group of 32). NLE's env cannot answer what to eat, so its games differ from ours, but each variant plays many games.
 
 *Throughput.* Frames per second of wall time, for `features` and for workers that step 64 envs in two groups without a
-policy; and the workers' CPU seconds, since the machine may be busy.
+policy. The workers' CPU seconds are also reported, because the machine may be busy.
 
-*Start-up.* From the constructor to the first observations of 64 envs, in wall time and in CPU seconds of all processes.
+*Start-up.* The time from the constructor to the first observations of 64 envs, as wall time and CPU time (all processes).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ STEP_LIMIT, START_LIMIT, BYTES_LIMIT = 1.5, 5.0, 800
 
 
 def step_costs(num_envs: int, rounds: int, num_steps: int, seed: int) -> dict[str, Any]:
-    """Return CPU microseconds of a step, by round."""
+    """Return the CPU microseconds of a step, by round."""
     raw = [tasks.NetHackScore(observation_keys=MOTIFS_KEYS) for _ in range(num_envs)]
     own = [make_task(TASK) for _ in range(num_envs)]
     vector = NetHackVectorEnv(TASK, num_envs, num_workers=0, num_groups=1, seed=seed)
@@ -97,7 +97,7 @@ def step_costs(num_envs: int, rounds: int, num_steps: int, seed: int) -> dict[st
 
 
 def throughput(num_envs: int, num_workers: int, num_steps: int, seed: int) -> dict[str, float]:
-    """Return seconds until the first frames, frames per second of wall time, and CPU time of all processes per frame."""
+    """Return the seconds up to the first frames, frames per second, and the CPU time of all processes per frame."""
     began, cpu = time.perf_counter(), time.process_time()
     envs = NetHackVectorEnv(TASK, num_envs, num_workers, seed=seed)
     envs.reset()
@@ -139,7 +139,7 @@ def print_table(results: dict[str, Any]) -> None:
             f"{name:24} {own['us']:8.1f} {own['of_nle']:6.2f} {own['of_nle_by_round']:17.2f}"
             f"{'  MISSED' if missed else ''}"
         )
-    print(f"\n{'64 envs, two groups':24} {'start s':>8} {'its CPU s':>10} {'frames/s':>9} {'CPU us a frame':>15}")
+    print(f"\n{'64 envs, two groups':24} {'start s':>8} {'its CPU s':>10} {'frames/s':>9} {'CPU us / frame':>15}")
     for name, own in results["vector"].items():
         missed = own["start_s"] > START_LIMIT
         print(
@@ -147,15 +147,15 @@ def print_table(results: dict[str, Any]) -> None:
             f"{own['cpu_us_per_frame']:15.1f}{'  MISSED' if missed else ''}"
         )
     print(f"\nbytes per frame: {results['bytes_per_frame']}")
-    print(f"wanted: features <= {STEP_LIMIT} x nle, start <= {START_LIMIT:g} s, <= {BYTES_LIMIT} bytes per frame")
+    print(f"targets: features <= {STEP_LIMIT} x nle, start <= {START_LIMIT:g} s, <= {BYTES_LIMIT} bytes per frame")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--steps", type=int, default=250, help="of each of 16 envs in each round")
+    parser.add_argument("--steps", type=int, default=250, help="number of steps of each of the 16 envs in each round")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--quick", action="store_true", help="2 rounds of 100 steps; writes no results")
+    parser.add_argument("--quick", action="store_true", help="run 2 rounds of 100 steps; write no results")
     arguments = parser.parse_args()
     if arguments.quick:
         arguments.rounds, arguments.steps = 2, 100

@@ -1,14 +1,14 @@
-"""Training throughput in NetHack: Motif's network, 64 envs, rollouts of 32 steps.
+"""Measure training throughput in NetHack with Motif's network, 64 envs and rollouts of 32 steps.
 
     python benchmarks/nethack_training.py                                    # about five minutes
     python benchmarks/nethack_training.py --sample-factory VENV/bin/python   # also sample-factory
 
-Variants are interleaved, so that other work slows all of them alike. Each runs in separate processes: one or two
-learners (each with one thread and its share of the envs), with and without the intrinsic reward of a network of Motif's
-size. Sample-factory 2.1.1 has the same task and network, renders in its workers as in its NetHack example, and has no
-intrinsic reward; it needs a separate environment, see benchmarks/sample_factory_nethack.py.
+Variants are interleaved, so that other jobs slow all of them down equally. Each runs in separate processes, with one or
+two learners (each with one thread and its share of the envs), and with or without the intrinsic reward of a network of
+Motif's size. Sample-factory 2.1.1 runs the same task and network without an intrinsic reward, and renders in its workers
+as in its NetHack example. It requires a separate environment (see benchmarks/sample_factory_nethack.py).
 
-Writes benchmarks/results/nethack_training.json: per variant and round, frames per second and CPU microseconds per frame.
+The script writes frames per second and CPU microseconds per frame to benchmarks/results/nethack_training.json.
 """
 
 import argparse
@@ -35,7 +35,7 @@ ARRANGEMENTS = {
 
 
 def measure(seconds: float, intrinsic: bool, ahead: bool, workers: int) -> dict[str, float]:
-    """Train in this process, one of those started by a launcher, and report the speed of all."""
+    """Train in this process, which a launcher has started along with others, and report the speed of all of them."""
     import torch
 
     from groundling.algorithms import APPO, Rollout
@@ -127,9 +127,9 @@ def _cpu_seconds() -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=20.0, help="per arrangement and round, after warming up")
-    parser.add_argument("--sample-factory", help="the Python of an environment that has it")
-    parser.add_argument("--measure", action="store_true", help="be one of the processes of an arrangement")
+    parser.add_argument("--seconds", type=float, default=20.0, help="per variant and round, after a warm-up")
+    parser.add_argument("--sample-factory", help="the Python interpreter of an environment with sample-factory")
+    parser.add_argument("--measure", action="store_true", help="run as one of a variant's processes")
     parser.add_argument("--intrinsic", action="store_true")
     parser.add_argument("--ahead", action="store_true")
     parser.add_argument("--workers", type=int, default=0)

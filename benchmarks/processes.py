@@ -1,11 +1,11 @@
-"""Speed-up of data-parallel training with two processes (torchrun), one thread each.
+"""Measure the speed-up of data-parallel training with two single-threaded processes (torchrun).
 
     python benchmarks/processes.py                     # the model and task of demo-easy
-    python benchmarks/processes.py --quick             # smoke test: one round of few updates; writes no results
+    python benchmarks/processes.py --quick             # smoke test: one round with few updates; writes no results
 
-One process and two processes train the same config with the same global batch, interleaved in each round. An update is
-collection, learning and communication; its time is the median over updates except the first. Wall time, which includes
-waiting: use an otherwise idle machine.
+One process and two processes train the same config with the same global batch, interleaved in each round. An update
+consists of collection, learning and communication, and its time is the median over all updates except the first. Times
+are wall time, which includes waiting, so use an otherwise idle machine.
 """
 
 import argparse
@@ -26,7 +26,7 @@ TARGET = 1.7
 
 
 def train(processes: int, updates: int, overrides: list[str]) -> list[float]:
-    """Return steps per second of each update except the first."""
+    """Return the steps per second of each update except the first."""
     with tempfile.TemporaryDirectory() as folder:
         command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
         run = [f"run_dir={folder}/run", f"training.steps={updates * 32 * 40}", "device=cpu", *overrides]
@@ -41,10 +41,10 @@ def train(processes: int, updates: int, overrides: list[str]) -> list[float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("overrides", nargs="*", help="of the config")
+    parser.add_argument("overrides", nargs="*", help="overrides of the config")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--updates", type=int, default=7)
-    parser.add_argument("--quick", action="store_true", help="one round of 2 updates; writes no results")
+    parser.add_argument("--quick", action="store_true", help="run one round of 2 updates; write no results")
     arguments = parser.parse_args()
     if arguments.quick:
         arguments.rounds, arguments.updates = 1, 2

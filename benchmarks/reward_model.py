@@ -1,16 +1,16 @@
-"""Speed of training a reward model on distinct messages, compared with the plain computation of the same network.
+"""Compare the speed of training a reward model on distinct messages with that of the plain computation.
 
     taskset -c 0 nice -n 5 python benchmarks/reward_model.py            # one thread, about two minutes
     taskset -c 0 nice -n 5 python benchmarks/reward_model.py --quick    # smoke test: two rounds of one batch
 
-Pairs of single messages are sampled from random play of NLE's NetHackScore-v0, and labelled by a rule. Both variants start
-from the same weights and use the same minibatches, interleaved in each round, timed in the process's CPU seconds,
-including the optimizer step:
+Pairs of single messages are sampled from random play of NLE's NetHackScore-v0, and labelled by a rule. Both variants
+use the same network, initial weights and minibatches, and are interleaved in each round. Times are CPU seconds of the
+process, including the optimizer step:
 
-plain       every message of every pair goes through the network, all 256 bytes, as in the original
+plain       all 256 bytes of every message of every pair pass through the network, as in the original
 distinct    `groundling.judges.reward_models.distill.train_epoch`
 
-Before that, the gradients of both are compared on every minibatch.
+Before the measurement, the gradients of both variants are compared on every minibatch.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def plain_network(network: MessageNetwork) -> nn.Sequential:
 
 
 def plain_loss(network: nn.Sequential, everything: Tensor, pairs: TrainingPairs) -> Tensor:
-    """Return the loss of the pairs of messages ``everything``, uint8 (N, 2, L, 256)."""
+    """Return the loss on the pairs of messages ``everything``, uint8 (N, 2, L, 256)."""
     rewards = network(everything.flatten(0, 2).long()).view(everything.shape[:3]).mean(-1)
     return nn.functional.cross_entropy(rewards, pairs.targets.to(rewards))
 
@@ -152,11 +152,11 @@ def measure(pairs: TrainingPairs, batch_size: int, rounds: int, batches: int) ->
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=20_000)
-    parser.add_argument("--steps", type=int, default=100_000, help="of random play that the pairs are drawn from")
+    parser.add_argument("--steps", type=int, default=100_000, help="steps of random play, the source of the pairs")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--batches", type=int, default=4, help="of each round")
+    parser.add_argument("--batches", type=int, default=4, help="number of batches in each round")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--quick", action="store_true", help="little of everything; writes no results")
+    parser.add_argument("--quick", action="store_true", help="run with small sizes; write no results")
     arguments = parser.parse_args()
     if arguments.quick:
         arguments.pairs, arguments.steps, arguments.rounds, arguments.batches = 2_000, 5_000, 2, 1
@@ -193,7 +193,7 @@ def main() -> None:
             flush=True,
         )
     results["machine"]["load_after"] = os.getloadavg()
-    print(f"wanted: >= {SPEED_LIMIT} x, gradients equal to {GRADIENT_LIMIT}")
+    print(f"targets: >= {SPEED_LIMIT} x, gradients equal to within {GRADIENT_LIMIT}")
     if not arguments.quick:
         RESULTS.mkdir(exist_ok=True)
         (RESULTS / "reward_model-cpu.json").write_text(json.dumps(results, indent=1) + "\n")

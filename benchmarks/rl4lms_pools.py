@@ -1,17 +1,17 @@
-"""Compare our pools with RL4LMs' own code, and its files with those that tests/convert rebuilds.
+"""Compare our pools with RL4LMs' own code, and RL4LMs' files with those that tests/convert rebuilds.
 
     git clone https://github.com/allenai/RL4LMs
     python -m benchmarks.rl4lms_pools --original RL4LMs [--write]
 
-Runs the original's pools, from its checkout, on all bundled rows and the awkward ones of the tests, put into the
-columns that it reads, and compares id, prompt, references and meta data of every sample. Prints a table for
-docs/pools.md. `--write` renews `original.json`, which `tests/envs/text_generation/test_original.py` holds our pools and
-rebuilt files to: counts and SHA-256 sums of what the original gave.
+The script runs the original's pools from a checkout on all bundled rows and on the tests' edge cases, converted to the
+columns that the original reads, and compares the id, prompt, references and metadata of every sample. It prints a table
+for docs/pools.md. `--write` updates `original.json`, which contains counts and SHA-256 sums of the original's output, and
+with which `tests/envs/text_generation/test_original.py` compares our pools and the rebuilt files.
 
-Nothing is downloaded. `datasets` is a module here that serves the rows; its shuffling is NumPy's permutation, as
-`test_pools.py` compares with the library. An untrained sentence splitter takes the place of NLTK's data on both sides.
-The original draws another order of imdb_seq2seq each time: it is given our seed's. It pins NLTK 3.7, which cuts words
-otherwise than later releases: PYTHONPATH names a folder with it (`pip install --no-deps --target FOLDER nltk==3.7`).
+Nothing is downloaded. The module `datasets` is replaced by one that returns the rows, and whose shuffling is NumPy's
+permutation (`test_pools.py` compares it with the library). An untrained sentence splitter replaces NLTK's data on both
+sides. The original shuffles imdb_seq2seq differently each time, so it is given the order of our seed. It pins NLTK 3.7,
+which splits words differently from later releases; PYTHONPATH must contain it (`pip install --target … nltk==3.7`).
 """
 
 from __future__ import annotations
@@ -71,14 +71,14 @@ _CLASSES = {
 
 
 def bundled_rows(id: str, split: Split) -> list[Row]:
-    """The rows of a pool's bundled sample."""
+    """Return the rows of a pool's bundled sample."""
     pool = pools.create(id, offline=True)
     assert isinstance(pool, DatasetPool)
     return list(pool.source(split).bundled())
 
 
 class _Dataset:
-    """What the original asks of `datasets`: a split's rows, in order or shuffled, whole or by column."""
+    """The parts of `datasets` that the original uses: a split's rows, in order or shuffled, whole or by column."""
 
     def __init__(self, rows: list[Row]) -> None:
         self.rows = rows
@@ -87,7 +87,7 @@ class _Dataset:
         return len(self.rows)
 
     def __iter__(self) -> Iterator[Row]:
-        return iter(json.loads(json.dumps(self.rows)))  # the original changes what it reads
+        return iter(json.loads(json.dumps(self.rows)))  # the original modifies the rows that it reads
 
     def __getitem__(self, part: slice) -> dict[str, list[Any]]:
         return {column: [row[column] for row in self.rows[part]] for column in self.rows[0]}
@@ -97,13 +97,13 @@ class _Dataset:
 
 
 def _loaded(id: str) -> dict[str, _Dataset]:
-    """The splits of the dataset that a pool of the original reads, from our bundled rows."""
+    """Return the splits that a pool of the original reads, from our bundled rows."""
     splits = {HUB_NAMES[split]: bundled_rows(id, split) for split in SPLITS}
     if id == "commongen":
         splits["validation"] = [
             next(group) for _, group in groupby(splits["validation"], key=lambda row: row["concept_set_idx"])
         ]
-    if id == "xsum":  # the original looks for the split val, which GEM has not
+    if id == "xsum":  # the original reads the split val, which GEM does not have
         splits = {name: [row | {"target": row["summary"]} for row in rows] for name, rows in splits.items()}
         splits["val"] = splits["validation"]
     if id == "totto":
@@ -112,7 +112,7 @@ def _loaded(id: str) -> dict[str, _Dataset]:
 
 
 def _totto(row: Row, withheld: bool) -> Row:
-    """A row of GEM's form in that of the dataset ``totto``, whose loading script Hugging Face's `datasets` had."""
+    """Convert a row from GEM's format to that of ``totto``, whose loading script was part of `datasets`."""
     names = ("original_sentence", "sentence_after_deletion", "sentence_after_ambiguity", "final_sentence")
     annotations = [dict.fromkeys(names, "none")] if withheld else row["sentence_annotations"]
     kept = {
@@ -127,7 +127,7 @@ def _totto(row: Row, withheld: bool) -> Row:
 
 
 def _write_files(home: Path) -> None:
-    """What the original downloads into the home folder: UnifiedQA's TSV files, CRD3's episodes."""
+    """Write the files that the original downloads to the home folder: UnifiedQA's TSV files and CRD3's episodes."""
     (home / "narrative_qa").mkdir()
     for split in SPLITS:
         lines = []
@@ -150,7 +150,7 @@ def _write_files(home: Path) -> None:
 
 @contextmanager
 def original_pools(checkout: Path) -> Iterator[Any]:
-    """`f(id, args, split)`, the samples of the original's code."""
+    """Yield a function `f(id, args, split)` that returns the samples of the original's code."""
     current = [""]
     served = types.ModuleType("datasets")
 
@@ -181,7 +181,7 @@ def original_pools(checkout: Path) -> Iterator[Any]:
 
 
 def compare(checkout: Path) -> tuple[dict[str, Any], list[str]]:
-    """Fingerprints of what the original gives by pool, arguments and split; and the rows of a table."""
+    """Return fingerprints of the original's samples by pool, arguments and split, and the rows of a table."""
     made: dict[str, Any] = {}
     lines = []
     with awkward_rows(), words_of_nltk(), original_pools(checkout) as theirs:
@@ -202,7 +202,7 @@ def compare(checkout: Path) -> tuple[dict[str, Any], list[str]]:
 
 
 def files(checkout: Path) -> dict[str, dict[str, Any]]:
-    """The entries of the original's files by their dotted keys, as far as they hold anything."""
+    """Return the non-empty entries of the original's files by their dotted keys."""
     root = checkout / "scripts" / "training" / "task_configs"
     return {
         path.relative_to(root).with_suffix("").as_posix(): flat(OmegaConf.to_container(OmegaConf.load(path)))
@@ -211,7 +211,7 @@ def files(checkout: Path) -> dict[str, dict[str, Any]]:
 
 
 def compare_files(checkout: Path) -> tuple[dict[str, str], list[str]]:
-    """Fingerprints of the original's files; and the entries that differ from the rebuilt ones."""
+    """Return fingerprints of the original's files, and the entries that differ from the rebuilt ones."""
     real = files(checkout)
     rebuilt = {name: flat(rl4lms(name)) for name in RL4LMS}
     differing = [
@@ -224,7 +224,7 @@ def compare_files(checkout: Path) -> tuple[dict[str, str], list[str]]:
 
 
 def main() -> int:
-    """See the module."""
+    """Parse the command line and compare."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--original", type=Path, required=True, help="a checkout of allenai/RL4LMs")
     parser.add_argument("--write", action="store_true", help=f"renew {TABLE.name}")

@@ -1,6 +1,6 @@
-r"""Sample-factory on the task and network of benchmarks/nethack_training.py, which starts this script.
+r"""Run sample-factory on the task and network of benchmarks/nethack_training.py, which starts this script.
 
-It needs numpy 1 and other packages, so it has a separate environment next to groundling's:
+Sample-factory requires numpy 1 and other packages, so it needs a separate environment next to groundling's:
 
     python -m venv --without-pip VENV
     .venv/bin/python -m pip install --no-deps --target VENV/lib/python3.11/site-packages sample-factory==2.1.1 \
@@ -9,11 +9,11 @@ It needs numpy 1 and other packages, so it has a separate environment next to gr
     printf '%s\n' "$PWD/.venv/lib/python3.11/site-packages" "$PWD/src" > VENV/lib/python3.11/site-packages/zz_shared.pth
     VENV/bin/python benchmarks/sample_factory_nethack.py --seconds 20
 
-The third line shares groundling, torch, nle and gymnasium with groundling's environment (sample-factory requires
-gymnasium below 1, but runs with 1.2). Its wheel does not include its NetHack example. Like that example, this script
-gives the agent an image of 72 x 72 pixels, rendered in the workers, from one table per process.
+The third command shares groundling, torch, nle and gymnasium with groundling's environment (sample-factory requires
+gymnasium below 1, but runs with 1.2). Its wheel does not include its NetHack example. As in that example, the agent
+observes an image of 72 x 72 pixels, which the workers render with one table per process.
 
-Prints one line of JSON: frames per second and CPU microseconds per frame, of all processes.
+The script prints one line of JSON with the frames per second and CPU microseconds per frame of all processes.
 """
 
 import argparse
@@ -44,7 +44,7 @@ NUM_ENVS, NUM_STEPS = 64, 32
 
 
 class Pixels(gymnasium.Env[dict[str, np.ndarray], Any]):
-    """Groundling's score task as an image, numbers and the message."""
+    """Groundling's score task with an image, numbers and the message as observations."""
 
     action_space = gymnasium.spaces.Discrete(len(ACTIONS))
     observation_space = gymnasium.spaces.Dict(
@@ -85,7 +85,7 @@ def make_env(name: str, cfg: Any = None, env_config: Any = None, render_mode: st
 
 
 class MotifEncoder(Encoder):
-    """The encoders before the recurrent layer of Motif's network."""
+    """The encoders that precede the recurrent layer in Motif's network."""
 
     def __init__(self, cfg: Any, obs_space: Any) -> None:
         super().__init__(cfg)
@@ -113,7 +113,7 @@ class MotifEncoder(Encoder):
 
 
 class Stopwatch(AlgoObserver):
-    """Count frames and CPU time after the learner's start."""
+    """Counts frames and CPU time after the start of the learner."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds

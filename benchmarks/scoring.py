@@ -1,28 +1,28 @@
-"""Speed of candidate scoring, compared with the methods that it replaces and with a lower bound.
+"""Compare the speed of candidate scoring with that of the methods that it replaces and with a lower bound.
 
-    python benchmarks/scoring.py            # a quarter of an hour on two cores
-    python benchmarks/scoring.py --quick    # smoke test: two rounds, few prompts
+    python benchmarks/scoring.py            # takes a quarter of an hour on two cores
+    python benchmarks/scoring.py --quick    # smoke test: two rounds with few prompts
 
-32 BabyAI-Text-like prompts of 100 to 300 tokens, six actions each; models with random weights in the shapes of
-T5-small (60 M parameters) and of a six-layer GPT-2 (45 M). Variants are interleaved in one process and compared by
-medians:
+There are 32 prompts of 100 to 300 tokens in the style of BabyAI-Text, with six actions each. The models have random
+weights and the shapes of T5-small (60 M parameters) and of a six-layer GPT-2 (45 M). Variants are interleaved in one
+process, and their medians are compared:
 
-floor           each prompt alone through the encoder (or the causal body): no padding, no candidates
+floor           the encoder (or the causal body) processes each prompt separately, without padding and candidates
 new             `LanguageModel.score_candidates`; a causal model reads the common prefix of all prompts once, so it can be
                 faster than the floor
-repeated (a)    the prompts' representation once, in one padded batch, repeated for each candidate: a lean version of
-                Lamorel with `pre_encode_inputs`
-repeated-micro  the same in micro-batches, which Lamorel lacks: less padding and memory
-concatenated    (b) prompt and candidate as one row per candidate, logits at every position: Lamorel without
-                `pre_encode_inputs`, in micro-batches of two prompts so that the logits fit; causal models only
+repeated (a)    the prompts' representation is computed once, in one padded batch, and repeated for each candidate, as
+                in a lean version of Lamorel with `pre_encode_inputs`
+repeated-micro  the same in micro-batches, which Lamorel does not support, with less padding and memory
+concatenated    (b) one row per candidate contains prompt and candidate, with logits at all positions, as in Lamorel without
+                `pre_encode_inputs`; in micro-batches of two prompts, so that the logits fit; only for causal models
 
-`forward` scores without gradients. `step` is a PPO step: forward, value head, clipped loss, backward, gradient norm
-and Adam, with micro-batches of 4 prompts in `new` and `repeated-micro` (in `new` sorted by length, as in Groundling's
-PPO); the floor's step is only its forward and backward. Seconds are wall time; with --threads 1, CPU seconds are also
-reported, which are more reliable on a busy machine.
+`forward` scores without gradients. `step` is a PPO step: forward pass, value head, clipped loss, backward pass, gradient
+norm and Adam, with micro-batches of 4 prompts in `new` and `repeated-micro` (in `new` sorted by length, as in
+Groundling's PPO). The step of the floor consists only of its forward and backward passes. Seconds are wall time; with
+--threads 1, CPU seconds are also reported, which are more reliable on a busy machine.
 
-Peak memory is the high-water mark of the resident set of a step in a new process, including interpreter, weights,
-gradients and Adam's state, which are equal for all variants and reported as `idle`.
+Peak memory is the high-water mark of the resident set of a step in a new process. It includes the interpreter, weights,
+gradients and Adam's state, which are the same for all variants and reported as `idle`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def make_prompt(rng: random.Random) -> str:
-    """Return GLAM's prompt with three made-up observations."""
+    """Return GLAM's prompt with three invented observations."""
     colours, kinds = ["red", "green", "blue", "purple", "yellow", "grey"], ["key", "ball", "box"]
 
     def thing() -> str:
@@ -81,7 +81,7 @@ def make_prompt(rng: random.Random) -> str:
 
 
 def make_tokenizer(texts: list[str], ends: bool, vocabulary: int) -> PreTrainedTokenizerFast:
-    """Return a byte-level tokenizer trained on the prompts; with `ends`, texts end with </s>, as in T5."""
+    """Return a byte-level tokenizer trained on the prompts; with `ends`, it appends </s> to texts, as in T5."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=ends)
     tokenizer.decoder = decoders.ByteLevel()
@@ -98,7 +98,7 @@ def make_tokenizer(texts: list[str], ends: bool, vocabulary: int) -> PreTrainedT
 
 
 def make_lm(family: str, seed: int, device: str, ends: bool = True) -> LanguageModel:
-    """Return a random model of the family's shape with its tokenizer; with ``ends``, T5's prompts end with </s>."""
+    """Return a random model of the family's shape and its tokenizer; with ``ends``, T5's prompts end with </s>."""
     rng = random.Random(seed)
     corpus = [make_prompt(rng) for _ in range(400)]
     torch.manual_seed(seed)
@@ -106,7 +106,7 @@ def make_lm(family: str, seed: int, device: str, ends: bool = True) -> LanguageM
         config = T5Config(d_ff=2048, d_model=512, num_layers=6, num_heads=8, decoder_start_token_id=0)  # type: ignore[call-arg]
         t5: Any = T5ForConditionalGeneration(config)
         return LanguageModel(t5.to(device), make_tokenizer(corpus, ends, 32128))
-    # Few merges, so that actions have 2 to 4 tokens as with GPT-2's own vocabulary.
+    # There are few merges, so that actions have 2 to 4 tokens, as with GPT-2's own vocabulary.
     gpt2: Any = GPT2LMHeadModel(GPT2Config(n_embd=512, n_layer=6, n_head=8, bos_token_id=1, eos_token_id=1))
     return LanguageModel(gpt2.to(device), make_tokenizer(corpus, False, 420))
 
@@ -133,19 +133,19 @@ def score_new(lm: LanguageModel, prompts: Sequence[str]) -> tuple[Tensor, Tensor
 
 
 def token_ids(lm: LanguageModel, prompts: Sequence[str]) -> tuple[list[Tensor], list[Tensor]]:
-    """Return token ids (length,) of the prompts, and of the actions without special tokens."""
+    """Return the token ids (length,) of the prompts, and of the actions without special tokens."""
     ids = [torch.tensor(own, device=lm.device) for own in lm.tokenizer(list(prompts))["input_ids"]]
     actions = lm.tokenizer(ACTIONS, add_special_tokens=False)["input_ids"]
     return ids, [torch.tensor(own, device=lm.device) for own in actions]
 
 
 def padded(ids: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Return token ids and 0/1 mask, (rows, longest)."""
+    """Return the token ids and a 0/1 mask, (rows, longest)."""
     return pad_sequence(ids, batch_first=True), pad_sequence([torch.ones_like(own) for own in ids], batch_first=True)
 
 
 def summed(logits: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
-    """Return the log-probability (rows,) of targets (rows, length) under logits (rows, length, vocabulary)."""
+    """Return the log-probabilities (rows,) of targets (rows, length) under logits (rows, length, vocabulary)."""
     chosen = logits.log_softmax(-1).gather(-1, targets[..., None])[..., 0]
     return (chosen * mask).sum(-1)
 
@@ -204,7 +204,7 @@ def score_concatenated(lm: LanguageModel, prompts: Sequence[str]) -> tuple[Tenso
 
 
 def floor_states(lm: LanguageModel, prompts: Sequence[str]) -> list[Tensor]:
-    """Return the final states (1, length, hidden) of each prompt, read alone."""
+    """Return the final states (1, length, hidden) of each prompt, which is read separately."""
     ids, _ = token_ids(lm, prompts)
     body: Any = lm.model.get_encoder() if lm.is_encoder_decoder else lm.model.get_decoder()
     return [body(input_ids=own[None], use_cache=False).last_hidden_state for own in ids]
@@ -230,7 +230,7 @@ TARGETS = {"t5": {"floor": 1.5, "repeated": 2.2}, "gpt2": {"floor": 1.5, "repeat
 
 
 def micro_batches(lm: LanguageModel, prompts: Sequence[str], variant: str) -> Iterator[list[str]]:
-    if variant == "new":  # the others keep the order of prompts
+    if variant == "new":  # the others keep the order of the prompts
         lengths = lm.token_lengths(prompts)
         prompts = [prompts[index] for index in sorted(range(len(prompts)), key=lambda i: lengths[i])]
     size = {"concatenated": 2, "repeated": len(prompts)}.get(variant, MICRO_BATCH)
@@ -274,7 +274,7 @@ class Step:
 
 
 def ppo_like_loss(log_policy: Tensor, values: Tensor) -> Tensor:
-    """Return clipped policy loss, value loss and entropy of (rows, actions) and (rows,), for made-up advantages."""
+    """Return the clipped policy loss, value loss and entropy of (rows, actions) and (rows,), for invented advantages."""
     actions = torch.arange(len(values), device=values.device) % log_policy.shape[1]
     advantages = torch.linspace(-1, 1, len(values), device=values.device)
     chosen = log_policy.gather(1, actions[:, None])[:, 0]
@@ -285,7 +285,7 @@ def ppo_like_loss(log_policy: Tensor, values: Tensor) -> Tensor:
 
 
 def seconds(run: Callable[[], None], device: str) -> tuple[float, float]:
-    """Return wall and CPU seconds."""
+    """Return the wall and CPU seconds."""
     start = time.perf_counter(), time.process_time()
     run()
     if device != "cpu":
@@ -356,7 +356,7 @@ def print_peak_memory(family: str, variant: str, arguments: argparse.Namespace) 
     else:
         step()
         step()  # creates the optimizer's state
-    # Not getrusage's ru_maxrss: a child process inherits its parent's.
+    # getrusage's ru_maxrss cannot be used, because a child process inherits its parent's.
     status = Path("/proc/self/status").read_text()
     print(int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]) / 1024)
 
@@ -388,12 +388,12 @@ def print_table(results: dict[str, Any]) -> None:
             shown = ""
             if name == "repeated":
                 share = memory["new"] / peak
-                shown = f"new takes {share:.0%} of it; <= 40 %: {'met' if share <= 0.4 else 'MISSED'}"
+                shown = f"new takes {share:.0%} of it; <= 40%: {'met' if share <= 0.4 else 'MISSED'}"
             print(f"{'memory':8} {name:14} {peak:6.0f} MiB   {shown}")
 
 
 def target_told(family: str, name: str, medians: dict[str, float]) -> str:
-    """Return whether a variant meets its target, by wall seconds."""
+    """Return a text that states whether a variant meets its target, in wall seconds."""
     if name in ("floor", "repeated-micro"):
         return ""
     if name == "new":
@@ -411,7 +411,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--quick", action="store_true", help="8 prompts and 2 rounds; writes no results")
+    parser.add_argument("--quick", action="store_true", help="run 2 rounds with 8 prompts; write no results")
     parser.add_argument("--memory-of", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.quick:

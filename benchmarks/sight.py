@@ -1,11 +1,11 @@
 """Compare observations from look-up tables with Minigrid's own, on many random states.
 
-    python benchmarks/sight.py                       # every BabyAI env, 100,000 states each: half an hour to an hour
+    python benchmarks/sight.py                       # every BabyAI env, with 100,000 states each: 30 to 60 minutes
     python benchmarks/sight.py --states 1000         # half a minute
     python benchmarks/sight.py --prefix MiniGrid-    # MiniGrid's other envs
 
-Half of the states of an episode come from random actions. For the other half the grid is changed at random: the agent is
-placed anywhere, also in walls; objects are placed, removed and carried; doors are opened, closed and locked.
+Half of the states of an episode result from random actions. For the other half, the grid is changed at random: the agent
+is placed anywhere, including in walls; objects are placed, removed and carried; doors are opened, closed and locked.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def random_states(id: str, count: int, seed: int, per_episode: int = 200) -> Iterator[Any]:
-    """Yield the unwrapped env of this id in `count` states; its observations come from the tables."""
+    """Yield the unwrapped env of this id in `count` states; its observations are read from the tables."""
     env: Any = gymnasium.make(id, disable_env_checker=True).unwrapped
     use_lookup_tables(env)
     rng = np.random.default_rng(seed)
@@ -51,9 +51,9 @@ def random_states(id: str, count: int, seed: int, per_episode: int = 200) -> Ite
 
 
 def reset(env: Any, seed: int) -> None:
-    """Start an episode, and skip seeds for which Minigrid searches endlessly for the agent's place.
+    """Start an episode, and skip seeds for which Minigrid searches endlessly for a place for the agent.
 
-    This happens once in hundreds of levels if small rooms are full, for example in BabyAI-SynthS5R2-v0.
+    If small rooms are full, this happens once in hundreds of levels, for example in BabyAI-SynthS5R2-v0.
     """
 
     def give_up(*_: object) -> None:
@@ -66,7 +66,7 @@ def reset(env: Any, seed: int) -> None:
             env.reset(seed=seed + attempt)
             return
         except TimeoutError:
-            print(f"seed {seed + attempt} has Minigrid search for ever", flush=True)
+            print(f"seed {seed + attempt} makes Minigrid search for ever", flush=True)
         finally:
             signal.alarm(0)
     raise TimeoutError("no seed gives a level")
@@ -95,7 +95,7 @@ def random_thing(rng: np.random.Generator) -> Any:
 
 
 def same(env: Any) -> bool:
-    """Return whether the env's observation equals Minigrid's in values, types and memory layout."""
+    """Return True if the env's observation equals Minigrid's in values, types and memory layout."""
     ours, own = env.gen_obs(), MiniGridEnv.gen_obs(env)
     image, expected = ours["image"], own["image"]
     return (
@@ -114,9 +114,9 @@ def same(env: Any) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--prefix", default="BabyAI-")
-    parser.add_argument("--states", type=int, default=100_000, help="of each env")
+    parser.add_argument("--states", type=int, default=100_000, help="number of states of each env")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--resume", action="store_true", help="keep what the output holds already")
+    parser.add_argument("--resume", action="store_true", help="keep the results that the output already contains")
     parser.add_argument("--output", type=Path, help="default: results/sight-PREFIX.json")
     arguments = parser.parse_args()
     ids = sorted(id for id in gymnasium.registry if id.startswith(arguments.prefix))
@@ -133,7 +133,7 @@ def main() -> None:
         try:
             different = sum(not same(env) for env in states)
         except gymnasium.error.DependencyNotInstalled as error:
-            print(f"{id:45} left out: {error}", flush=True)
+            print(f"{id:45} skipped: {error}", flush=True)
             continue
         results["envs"][id] = {"states": arguments.states, "different": different}
         print(

@@ -1,14 +1,14 @@
-"""Soak test: memory and file descriptors of four commands in parallel, while workers are killed.
+"""Measure memory and file descriptors of four commands in parallel while workers are killed (soak test).
 
     python benchmarks/soak.py --hours 6                # results/soak: soak.csv, soak.json, soak.png, README.md
     python benchmarks/soak.py --hours 0.2 --output /tmp/soak
 
-The commands are training in a text world (`demo-easy`), of text generation (`rl4lms/increasing_numbers_ppo`) and in
-NetHack (`motif/score` on the score only), and `annotate` with a server on loopback, each a process with one thread. Both
-worlds have two worker processes; every few minutes one of the four, chosen at random, receives SIGKILL. Every 30 seconds
-resident and proportional memory, open descriptors, threads, processes and zombies of each command's process tree are
-read from /proc (Linux), with the command's progress. It is an error if a command ends early, except `annotate`, which
-restarts with a new store.
+The commands train in a text world (`demo-easy`), on text generation (`rl4lms/increasing_numbers_ppo`) and in NetHack
+(`motif/score` with only the score as reward), and run `annotate` with a loopback server. Each is a single-threaded
+process. The text world and NetHack have two worker processes each, and every few minutes one of the four, chosen at
+random, receives SIGKILL. Every 30 seconds, the resident and proportional memory, open descriptors, threads, processes
+and zombies of each command's process tree are read from /proc (Linux), along with the command's progress. It is an error
+if a command ends early, except for `annotate`, which restarts with a new store.
 """
 
 import argparse
@@ -35,7 +35,7 @@ from machine import machine
 SAMPLE_SECONDS = 30.0
 KILL_SECONDS = 180.0
 LATENCY = 0.25
-"""Delay of the server's answers in seconds."""
+"""The delay of the server's answers, in seconds."""
 CONCURRENCY = 2
 WORKERS = ("groundling.envs.worker_pool",)
 """Words in the command line of an env worker."""
@@ -59,29 +59,29 @@ class Sample:
     """A sample of one command's process tree."""
 
     seconds: float
-    """Time since the start of the soak test."""
+    """The time since the start of the soak test."""
     command: str
     main_rss_kib: int
-    """Resident memory of the command's main process."""
+    """The resident memory of the command's main process."""
     main_fds: int
     rss_kib: int
-    """Resident memory of all its processes; shared pages count in each."""
+    """The resident memory of all its processes; shared pages are counted in each process."""
     pss_kib: int
-    """Proportional memory of all its processes; shared pages count once."""
+    """The proportional memory of all its processes; shared pages are counted once."""
     fds: int
     threads: int
     processes: int
     zombies: int
     progress: int
-    """Updates of a training run; answers of `annotate` over all stores."""
+    """The number of updates of a training run, or of `annotate`'s answers in all stores."""
     kills: int
-    """Kills of this command's workers so far."""
+    """The number of this command's workers that have been killed so far."""
     lost: int
-    """From the run's metrics: envs of lost workers in the text world, lost workers in NetHack."""
+    """The number of envs of lost workers (text world) or of lost workers (NetHack), from the run's metrics."""
 
 
 def tree(root: int) -> list[int]:
-    """Return the ids of a process and its descendants, the root first."""
+    """Return the ids of a process and its descendants, starting with the root."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -95,7 +95,7 @@ def tree(root: int) -> list[int]:
 
 
 def figures(process: int) -> dict[str, int]:
-    """Return memory in KiB, descriptors and threads of a process; zeros for zombies and ended processes."""
+    """Return the memory in KiB, descriptors and threads of a process; zeros for zombies and ended processes."""
     counts = dict.fromkeys(("Rss", "Pss", "fds", "threads", "zombie"), 0)
     folder = Path("/proc") / str(process)
     with suppress(OSError):
@@ -119,11 +119,11 @@ class Command:
     folder: Path
     kills: int = 0
     begun: int = 0
-    """Number of starts."""
+    """The number of times that the command has been started."""
     process: "subprocess.Popen[bytes] | None" = field(default=None, repr=False)
 
     def start(self) -> None:
-        """Start or restart; output goes to the log."""
+        """Start or restart the command; its output is written to the log."""
         self.begun += 1
         words = [word.replace("{begun}", str(self.begun)) for word in self.words]
         with (self.folder / f"{self.name}.log").open("ab") as log:
@@ -177,7 +177,7 @@ class Command:
         return found
 
     def stop(self) -> dict[str, int]:
-        """Stop it; return exit status, seconds, and the number of remaining processes."""
+        """Stop the command; return its exit status, the seconds, and the number of remaining processes."""
         assert self.process is not None
         processes, began = tree(self.process.pid), time.monotonic()
         self.process.terminate()
@@ -188,7 +188,7 @@ class Command:
             status = self.process.wait()
         seconds = round(time.monotonic() - began)
         time.sleep(1.0)
-        left = sum(figures(process)["fds"] > 0 for process in processes)  # zombies are init's, and have none
+        left = sum(figures(process)["fds"] > 0 for process in processes)  # zombies have no descriptors
         return {"status": status, "seconds": seconds, "left": left}
 
 
@@ -241,7 +241,7 @@ def commands(folder: Path, url: str, pairs: Path) -> list[Command]:
 
 
 def collect(folder: Path, hours: float) -> Path:
-    """Write more pairs of a text world than can be annotated in the given hours."""
+    """Write more pairs from a text world than can be annotated in the given hours."""
     pairs = folder / "pairs"
     count = int(1.02 * hours * 3600 * CONCURRENCY / LATENCY)
     play = ["collect", "random", "world.env=BabyAI-MixedTrainLocal-v0", "--pairs", str(count), "--length", "8"]
@@ -252,10 +252,10 @@ def collect(folder: Path, hours: float) -> Path:
 
 
 def soak(running: list[Command], hours: float, output: Path, seed: int) -> None:
-    """Sample and kill until the time is over; each sample is written at once.
+    """Sample and kill until the time is over, and write each sample immediately.
 
     Raises:
-        RuntimeError: a training run ended, or a command made no progress.
+        RuntimeError: If a training run ended or a command made no progress.
     """
     draw = random.Random(seed)
     began = time.monotonic()
@@ -286,7 +286,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hours", type=float, default=6.0)
     parser.add_argument("--output", type=Path, default=Path("results/soak"))
-    parser.add_argument("--seed", type=int, default=1, help="which workers are killed")
+    parser.add_argument("--seed", type=int, default=1, help="seed for the choice of workers to kill")
     arguments = parser.parse_args()
     if arguments.hours * 3600 * (1 - soak_figures.WARM_UP) < soak_figures.BLOCKS * SAMPLE_SECONDS:
         parser.error(
@@ -306,7 +306,7 @@ def main() -> None:
     settings = {"hours": arguments.hours, "seed": arguments.seed, "kill_seconds": KILL_SECONDS}
     text = json.dumps({**settings, "machine": machine(), "ended": ended}, indent=1) + "\n"
     (arguments.output / "soak.json").write_text(text, encoding="utf-8")
-    shutil.rmtree(folder)  # only after success: the logs explain failures
+    shutil.rmtree(folder)  # only after success, because the logs explain failures
     soak_figures.write(arguments.output)
 
 

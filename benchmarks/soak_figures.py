@@ -1,6 +1,6 @@
-"""Figure and tables of a soak test from `soak.csv` and `soak.json`, which `benchmarks/soak.py` writes.
+"""Write the figure and tables of a soak test from `soak.csv` and `soak.json`, which `benchmarks/soak.py` writes.
 
-python benchmarks/soak_figures.py results/soak     # write them again
+python benchmarks/soak_figures.py results/soak     # rewrite them
 """
 
 import csv
@@ -18,11 +18,11 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 LIMIT = 2.0
-"""Allowed growth in per cent from the end of the warm-up to the end."""
+"""The maximum growth in per cent from the end of the warm-up to the end."""
 WARM_UP = 1 / 6
 BLOCKS = 10
 STUDENT = 2.306
-"""Student's t at 97.5 % with BLOCKS - 2 degrees of freedom."""
+"""Student's t at 97.5% with BLOCKS - 2 degrees of freedom."""
 COMMANDS = ("text", "writer", "nethack", "annotate")
 FIGURES = {"rss_kib": "resident memory", "pss_kib": "proportional memory", "fds": "descriptors"}
 Columns = dict[str, np.ndarray]
@@ -30,11 +30,11 @@ Columns = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Growth:
-    """Linear fit to a figure after the warm-up.
+    """A linear fit to a figure after the warm-up.
 
     Attributes:
         start: Value at the end of the warm-up.
-        percent: Growth until the end, in per cent of ``start``; ``low`` and ``high`` bound its 95 % interval.
+        percent: Growth up to the end, in per cent of ``start``; ``low`` and ``high`` bound its 95% interval.
         per_hour: Growth per hour, in per cent of ``start``.
     """
 
@@ -71,7 +71,7 @@ def growth(hours: np.ndarray, values: np.ndarray) -> Growth:
 
 
 def read(path: Path) -> dict[str, Columns]:
-    """Return the columns of each command, with ``hours``."""
+    """Return the columns of each command, including ``hours``."""
     with path.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     commands: dict[str, Columns] = {}
@@ -83,7 +83,7 @@ def read(path: Path) -> dict[str, Columns]:
 
 
 def draw(commands: dict[str, Columns], path: Path) -> None:
-    """Plot memory, descriptors and progress of the commands; dotted lines are kills of workers."""
+    """Plot the memory, descriptors and progress of the commands; dotted lines mark killed workers."""
     figure, axes = plt.subplots(3, len(commands), figsize=(11, 6), sharex=True, layout="constrained")
     for column, (name, own) in enumerate(commands.items()):
         memory, descriptors, progress = axes[:, column]
@@ -109,9 +109,9 @@ def draw(commands: dict[str, Columns], path: Path) -> None:
 
 
 def table(commands: dict[str, Columns]) -> list[str]:
-    """Return a Markdown table: the growth of each figure of each command."""
+    """Return a Markdown table with the growth of each figure of each command."""
     lines = [
-        "| command | metric | after the warm-up | growth until the end | per hour | at most 2 % |",
+        "| command | metric | after the warm-up | growth until the end | per hour | at most 2% |",
         "|---|---|---|---|---|---|",
     ]
     for name, own in commands.items():
@@ -119,17 +119,17 @@ def table(commands: dict[str, Columns]) -> list[str]:
             line = growth(own["hours"], own[figure])
             start = f"{line.start:.1f}" if figure == "fds" else f"{line.start / 1024:.0f} MiB"
             lines.append(
-                f"| {name} | {label} | {start} | {line.percent:+.2f} % [{line.low:+.2f}, {line.high:+.2f}] | "
-                f"{line.per_hour:+.2f} % | {line.holds} |"
+                f"| {name} | {label} | {start} | {line.percent:+.2f}% [{line.low:+.2f}, {line.high:+.2f}] | "
+                f"{line.per_hour:+.2f}% | {line.holds} |"
             )
     return lines
 
 
 def events(commands: dict[str, Columns], ended: dict[str, dict[str, int]]) -> list[str]:
-    """Return a Markdown table: progress, kills and exit status of each command."""
+    """Return a Markdown table with the progress, kills and exit status of each command."""
     lines = [
         "| command | updates or answers | workers killed | lost envs or workers | descriptors after the warm-up, minimum "
-        "and maximum | maximum of zombies | exit status | processes left |",
+        "and maximum | zombies, maximum | exit status | processes left |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for name, own in commands.items():
@@ -155,12 +155,12 @@ def write(folder: Path) -> None:
         f"{run['kill_seconds']:g} s one of the four env workers, chosen at random, received SIGKILL.",
         "![memory, descriptors and progress](soak.png)",
         "The table shows the growth of each command's process tree from the end of the warm-up (the first sixth of the "
-        f"time, shown in grey) to the end, from a linear fit to the means of {BLOCKS} blocks, with its 95 % interval. "
-        f"*At most {LIMIT:g} %* is yes or no if the whole interval agrees, and undecided otherwise.",
+        f"time, shown in grey) to the end, estimated by a linear fit to the means of {BLOCKS} blocks, with its 95% "
+        f"interval. *At most {LIMIT:g}%* is *yes* or *no* if this holds for the whole interval, and *undecided* otherwise.",
         "\n".join(table(commands)),
-        "Proportional memory also depends on pages shared with other processes. *Lost* counts envs in the text world "
-        "(four per worker) and workers in NetHack. Zombies and descriptors are sampled. *Processes left* are those of a "
-        "command that still exist one second after it was ended by SIGTERM.",
+        "Proportional memory also depends on the pages shared with other processes. *Lost* counts envs in the text world "
+        "(four per worker) and workers in NetHack. Zombies and descriptors are sampled. *Processes left* counts the "
+        "processes of a command that still exist one second after it was terminated with SIGTERM.",
         "\n".join(events(commands, run["ended"])),
     ]
     notes = folder / "notes.md"

@@ -1,11 +1,11 @@
-"""Compare supervised training, RL, and both in sequence: sums with a checker, the bundled model, five seeds, one core.
+"""Compare supervised training, RL, and both in sequence, on sums with a checker (bundled model, five seeds, one core).
 
     pip install reasoning-gym
     OMP_NUM_THREADS=1 python benchmarks/supervised_then_rl.py     # about an hour; run again to resume
 
-Tests a claim of RL4LMs (arXiv 2210.01241) on a task whose reward cannot be exploited: sums and differences of two
-numbers (Reasoning Gym's `chain_sum`). Few have a written answer, all have a checker. Trains in runs/arithmetic/ and
-writes results/rl4lms/arithmetic/: curves.csv, summary.json and README.md.
+The script tests a claim of RL4LMs (arXiv 2210.01241) on a task whose reward cannot be exploited: sums and differences
+of two numbers (Reasoning Gym's `chain_sum`). Few of them have a written answer, but a checker verifies all answers. Runs
+are in runs/arithmetic/, and results/rl4lms/arithmetic/ contains curves.csv, summary.json and README.md.
 """
 
 import csv
@@ -27,22 +27,22 @@ SEEDS = (1, 2, 3, 4, 5)
 RUNS = Path("runs/arithmetic")
 RESULTS = Path(__file__).parents[1] / "results" / "rl4lms" / "arithmetic"
 REFERENCES = 3_000
-"""Number of sums with a written answer; RL gets the checker's verdict on all training sums."""
+"""Number of sums with a written answer; RL uses the checker's verdicts for all training sums."""
 EPOCHS, STEPS = 20, 100_000
-"""Passes over the references, and generated tokens in RL."""
+"""Number of passes over the references, and of generated tokens in RL."""
 HELD_OUT = 500
 BEYOND = "three digits"
 ARMS = {
     "supervised": "learns the answers of 3,000 sums",
     "supervised, longer": "the same for twice as many passes",
-    "RL": "is rewarded for right answers to all 12,855 sums, from the start",
-    "supervised, then RL": "learns the answers, then is rewarded",
+    "RL": "is rewarded for correct answers to all 12,855 sums, from the start",
+    "supervised, then RL": "learns the answers, and is then rewarded",
 }
-SPLITS = {"test": "sums as in training", "val": f"sums of {BEYOND}, which no arm sees"}
+SPLITS = {"test": "sums as in training", "val": f"sums of {BEYOND}, on which no arm is trained"}
 
 
 def write_data() -> Path:
-    """Write the splits as JSON lines, with distinct expressions; return the folder."""
+    """Write the splits as JSON lines with distinct expressions, and return the folder."""
     folder = RUNS / "data"
     if (folder / "test.jsonl").exists():
         return folder
@@ -120,7 +120,7 @@ def last_checkpoint(arm: str, seed: int) -> Path | None:
 
 
 def run() -> int:
-    """Train and evaluate the missing runs, seed by seed; write the results after each seed."""
+    """Train and evaluate the missing runs seed by seed, and write the results after each seed."""
     data = write_data()
     for seed in SEEDS:
         for arm in ARMS:
@@ -136,7 +136,7 @@ def run() -> int:
 
 
 def accuracies() -> Iterator[tuple[str, str, int, float]]:
-    """Return arm, split, seed, and the share of right answers."""
+    """Return the arm, the split, the seed and the share of correct answers."""
     for arm in ARMS:
         for seed in SEEDS:
             if (run_dir(arm, seed) / "done").exists():
@@ -189,20 +189,20 @@ def readme(means: dict[tuple[str, str], IntervalEstimate], rows: list[tuple[str,
     return (
         "\n\n".join(
             [
-                "# Supervised training, RL, or one after the other",
-                "Sums and differences of two numbers of one or two digits, by [Reasoning Gym]"
-                "(https://github.com/open-thought/reasoning-gym), and the bundled model `starter-causal` (a million "
-                "parameters). Made by",
+                "# Supervised training, RL, and both in sequence",
+                "The task consists of sums and differences of two numbers with one or two digits, from [Reasoning Gym]"
+                "(https://github.com/open-thought/reasoning-gym). The model is the bundled `starter-causal` (one million "
+                "parameters). Command:",
                 "```\npip install reasoning-gym\nOMP_NUM_THREADS=1 python benchmarks/supervised_then_rl.py\n```",
-                f"Seeds {', '.join(map(str, seeds))}; {REFERENCES:,} references, {EPOCHS} passes; GRPO for {STEPS:,} "
-                f"tokens. Share of right answers to {HELD_OUT} held-out prompts, texts drawn as in training: means "
-                "over seeds with a 95 % bootstrap interval over seeds.",
+                f"Seeds: {', '.join(map(str, seeds))}. There are {REFERENCES:,} references and {EPOCHS} passes; GRPO uses "
+                f"{STEPS:,} tokens. The table shows the share of correct answers to {HELD_OUT} held-out prompts, with texts "
+                "sampled as in training, as means over seeds with a 95% bootstrap interval over seeds.",
                 "\n".join(table),
-                "Paired differences of *supervised, then RL* on held-out sums as in training:",
+                "Paired differences of *supervised, then RL* on held-out sums of the training distribution:",
                 "\n".join(differences),
-                "The reward is the checker's own figure, so there is no other one to exploit. "
-                f"The last column asks for more than was rewarded: sums of {BEYOND}.",
-                "`curves.csv` has every update, `summary.json` every run.",
+                "The reward is the checker's verdict, so there is no different measure to exploit. "
+                f"The last column shows a task that was not trained: sums of {BEYOND}.",
+                "`curves.csv` contains every update, and `summary.json` every run.",
             ]
         )
         + "\n"

@@ -1,23 +1,23 @@
-"""Speed of text rollouts, compared with Transformers' `generate` and RL4LMs' token-by-token replay.
+"""Compare the speed of text rollouts with Transformers' `generate` and RL4LMs' token-by-token replay.
 
-    python benchmarks/text_generation.py            # all parts, all models except --sizes real
-    python benchmarks/text_generation.py --trl VENV/bin/python   # also TRL, see trl_writing.py
+    python benchmarks/text_generation.py            # all parts; all models except --sizes real
+    python benchmarks/text_generation.py --trl VENV/bin/python   # also TRL (see trl_writing.py)
     python benchmarks/text_generation.py --trl VENV/bin/python --device cuda   # on a GPU, in wall time
     python benchmarks/text_generation.py --quick    # smoke test: small models, two rounds
 
-64 texts of 20 tokens for prompts of 5 to 20 tokens; random weights. `small` and `larger`: a vocabulary of 1,024, GPT-2
-with 2 layers x 64 and 4 x 256, and T5- and BART-like models of the same sizes (this many layers in the encoder and in the
-decoder). `real`: GPT-2's size, 12 layers x 768 and 50,257 tokens, 124 M weights; with TRL, prompts of 128 tokens, texts
-of 48, and one optimizer step. Variants are interleaved in one process, in CPU seconds of one thread; medians.
+There are 64 texts of 20 tokens, for prompts of 5 to 20 tokens, and models with random weights. `small` and `larger` have a
+vocabulary of 1,024: GPT-2 with 2 layers x 64 and 4 x 256, and T5- and BART-like models of the same sizes (with as many
+layers in both the encoder and the decoder). `real` has GPT-2's size: 12 layers x 768 and 50,257 tokens, 124 M weights; with
+TRL, prompts of 128 tokens, texts of 48 and one optimizer step. Variants are interleaved in one process. Values are medians
+of the CPU seconds of one thread.
 
-decoding   `generate`, greedy, keeping scores, as RL4LMs calls it; `new` is `Decoder`, greedy: tokens must be equal and
-           log-probabilities agree. `sampled` is `Decoder` with one uniform number per token.
+decoding   `generate` is greedy and keeps scores, as in RL4LMs. `new` is a greedy `Decoder`, whose tokens must be equal and
+           whose log-probabilities must agree. `sampled` is `Decoder` with one uniform number per token.
 rollout    `replay` follows RL4LMs after `generate`: at each of the 20 steps, every text so far passes as one left-padded
-           sequence through policy, value model and reference, for log-probabilities, values and the KL; `new` is
-           `TokenPolicy.write`.
-
-iteration  `replay` adds optimizer steps on single tokens, each a whole sequence; 5 of our 110 steps (5 epochs, three
-           texts per minibatch) are run, and scaled. `new` is a rollout and PPO's update.
+           sequence through the policy, value model and reference, to compute log-probabilities, values and the KL.
+           `new` is `TokenPolicy.write`.
+iteration  `replay` adds optimizer steps on single tokens, each evaluated as a whole sequence; 5 of our 110 steps (5
+           epochs, three texts per minibatch) are run, and their time is scaled. `new` is a rollout and PPO's update.
 
 Peak memory is the high-water mark of the resident set of one rollout in a new process, with interpreter and weights.
 """
@@ -57,7 +57,7 @@ NUM_TEXTS, NEW_TOKENS = 64, 20
 
 
 class Size(NamedTuple):
-    """Size of a model."""
+    """The size of a model."""
 
     layers: int
     width: int
@@ -72,13 +72,13 @@ TRL_SETTINGS: dict[str, dict[str, Any]] = {
     "larger": {"prompts": (5, 20), "new_tokens": NEW_TOKENS, "epochs": 5, "steps": 8},
     "real": {"prompts": (128, 128), "new_tokens": 48, "epochs": 1, "steps": 1},
 }
-"""16 prompts of these lengths, 4 texts each; number of epochs and optimizer steps per epoch."""
+"""16 prompts of these lengths with 4 texts each; the numbers of epochs and of optimizer steps per epoch."""
 FAMILIES = ("gpt2", "t5", "bart")
 TARGETS = {"decoding": 2.5, "rollout": 12.0}
 REPLAYED_STEPS = 5
-"""Optimizer steps of the replay that are run; the table scales them to our number of steps."""
+"""Number of optimizer steps of the replay that are run; the table scales their time to our number of steps."""
 STEPS = 5 * 22
-"""Five epochs of 64 texts, three per minibatch."""
+"""Five epochs of 64 texts, with three texts per minibatch."""
 
 
 def make_model(family: str, size: str, seed: int = 0) -> Any:
@@ -117,14 +117,14 @@ def make_lm(family: str, size: str, seed: int = 0, device: str = "cpu") -> Langu
 
 
 def make_prompts(seed: int, shortest: int = 5, longest: int = 20) -> list[list[int]]:
-    """Return prompts of tokens that all models know."""
+    """Return prompts of tokens in the vocabulary of all models."""
     generator = torch.Generator().manual_seed(seed)
     lengths = torch.randint(shortest, longest + 1, (NUM_TEXTS,), generator=generator).tolist()
     return [torch.randint(2, 1024, (n,), generator=generator).tolist() for n in lengths]
 
 
 def padded(rows: list[list[int]], left: bool, length: int) -> tuple[Tensor, Tensor]:
-    """Return token ids and 0/1 mask (num_texts, length)."""
+    """Return the token ids and a 0/1 mask (num_texts, length)."""
     tokens, mask = (torch.zeros(len(rows), length, dtype=torch.long), torch.zeros(len(rows), length, dtype=torch.long))
     for row, ids in enumerate(rows):
         place = slice(length - len(ids), None) if left else slice(len(ids))
@@ -136,7 +136,7 @@ def padded(rows: list[list[int]], left: bool, length: int) -> tuple[Tensor, Tens
 
 
 def generate(model: Any, prompts: list[list[int]]) -> tuple[Tensor, Tensor]:
-    """Return tokens and log-probabilities (num_texts, num_tokens) by Transformers."""
+    """Return the tokens and log-probabilities (num_texts, num_tokens) that Transformers computes."""
     tokens, mask = padded(prompts, not model.config.is_encoder_decoder, max(map(len, prompts)))
     output = model.generate(
         input_ids=tokens, attention_mask=mask, max_new_tokens=NEW_TOKENS, do_sample=False,
@@ -165,7 +165,7 @@ def decoding(family: str, size: str, prompts: list[list[int]]) -> dict[str, Call
 
 
 class Replay:
-    """Return log-probabilities, values and KL (num_texts, num_tokens) as RL4LMs computes them."""
+    """Return the log-probabilities, values and KL (num_texts, num_tokens), as computed by RL4LMs."""
 
     def __init__(self, family: str, size: str, value_head: Any) -> None:
         self.policy, self.value = make_model(family, size), make_model(family, size)
@@ -186,7 +186,7 @@ class Replay:
 
 
 def read_last(model: Any, prompts: list[list[int]], written: list[list[int]], hidden: bool) -> Tensor:
-    """Return logits or final hidden states at the last position, recomputing every text padded to the env's length."""
+    """Return logits or final hidden states at the last position, recomputed for texts padded to the env's length."""
     longest = max(map(len, prompts))
     if model.config.is_encoder_decoder:
         tokens, mask = padded(prompts, False, longest)
@@ -224,7 +224,7 @@ def rollout(family: str, size: str, prompts: list[list[int]]) -> dict[str, Calla
 
 
 def make_rollout(policy: TokenPolicy, prompts: list[list[int]], new_tokens: int = NEW_TOKENS) -> Rollout:
-    """Return 64 texts with a precomputed reward at each last token."""
+    """Return 64 texts with a precomputed reward at the last token of each."""
     numbers = torch.rand(NUM_TEXTS, new_tokens, dtype=torch.float64)
     asked = [TokenPrompt(tuple(prompt)) for prompt in prompts]
     writing = policy.write(asked, numbers)
@@ -253,9 +253,9 @@ def iterate(algorithm: Any, policy: TokenPolicy, prompts: list[list[int]], new_t
 
 
 class ReplayUpdate:
-    """Run optimizer steps as RL4LMs does: minibatches of 64 single tokens, each with its whole prefix.
+    """Run optimizer steps as in RL4LMs, with minibatches of 64 single tokens, each with its whole prefix.
 
-    Every token is a whole sequence, padded to the env's length, for policy and value model.
+    The policy and the value model read every token as a whole sequence, padded to the env's length.
     """
 
     def __init__(self, family: str, size: str, prompts: list[list[int]]) -> None:
@@ -272,7 +272,7 @@ class ReplayUpdate:
             texts, steps = (drawn // NEW_TOKENS).tolist(), (drawn % NEW_TOKENS).tolist()
             asked = [self.prompts[text] for text in texts]
             written = [self.made[text, :step].tolist() for text, step in zip(texts, steps, strict=True)]
-            # Decoder rows of a batch differ in length; all are padded to the env's.
+            # The decoder's rows differ in length, and are all padded to the env's length.
             distribution = read_at(self.policy, asked, written, steps, False).log_softmax(-1)
             values = self.head(read_at(self.value, asked, written, steps, True))[:, 0]
             log_probs = distribution.gather(1, self.made[texts, steps][:, None])[:, 0]
@@ -314,9 +314,9 @@ def iteration(family: str, size: str, prompts: list[list[int]]) -> dict[str, Cal
 
 
 def beside_trl(size: str, rounds: int, python: str, device: str) -> dict[str, Any]:
-    """Compare with `trl_writing.py` on the settings `TRL_SETTINGS`; PPO has a separate critic.
+    """Compare with `trl_writing.py` with the settings in `TRL_SETTINGS`; PPO has a separate critic.
 
-    TRL runs in a separate process, one iteration after a warm-up, interleaved with ours.
+    TRL runs in a separate process, with one iteration after a warm-up, and is interleaved with ours.
     """
     work = TRL_SETTINGS[size]
     prompts = [prompt for prompt in make_prompts(0, *work["prompts"])[:16] for _ in range(4)]
@@ -394,7 +394,7 @@ def print_peak_memory(family: str, size: str, variant: str) -> None:
     elif variant == "new":
         asked = [TokenPrompt(tuple(prompt)) for prompt in prompts]
         policy.write(asked, torch.rand(NUM_TEXTS, NEW_TOKENS, dtype=torch.float64))
-    # Not getrusage's ru_maxrss: a child process inherits its parent's.
+    # getrusage's ru_maxrss cannot be used, because a child process inherits its parent's.
     status = Path("/proc/self/status").read_text()
     print(int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]) / 1024)
 
@@ -420,9 +420,9 @@ def main() -> None:
     parser.add_argument("--families", nargs="+", default=FAMILIES, choices=FAMILIES)
     parser.add_argument("--sizes", nargs="+", default=["small", "larger"], choices=list(SIZES))
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--quick", action="store_true", help="small models and 2 rounds; writes no results")
+    parser.add_argument("--quick", action="store_true", help="run 2 rounds with small models; write no results")
     parser.add_argument("--trl", metavar="PYTHON", help="compare only with TRL, installed for this interpreter")
-    parser.add_argument("--device", default="cpu", help="with --trl: where both compute")
+    parser.add_argument("--device", default="cpu", help="with --trl: the device for both")
     parser.add_argument("--memory-of", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -458,7 +458,7 @@ def main() -> None:
     if not arguments.quick:
         path = RESULTS / "text_generation-cpu.json"
         before = json.loads(path.read_text())["models"] if path.exists() else {}
-        results["models"] = before | results["models"]  # keep results of families that were not run
+        results["models"] = before | results["models"]  # keep the results of families that were not run
         path.write_text(json.dumps(results, indent=1) + "\n")
 
 

@@ -1,10 +1,10 @@
-"""Compare PPO on whole texts with PPO on single tokens, as in RL4LMs, with equal numbers of tokens.
+"""Compare PPO on whole texts with PPO on single tokens, as in RL4LMs, for the same number of tokens.
 
     OMP_NUM_THREADS=1 python benchmarks/token_by_token.py       # about twenty minutes on one core; run again to resume
 
-Trains `rl4lms/increasing_numbers_ppo` with the same texts per update, optimizer steps and settings, but with minibatches
-of single tokens, sampled from all texts and each evaluated as its own sequence, in runs/writing/tokens-seedN. Compares
-with the runs of benchmarks/writing.py; writes results/rl4lms/token_by_token.json.
+The script trains `rl4lms/increasing_numbers_ppo` in runs/writing/tokens-seedN with the same texts per update, optimizer
+steps and settings, but with minibatches of single tokens, which are sampled from all texts and evaluated as separate
+sequences. The comparison with the runs of benchmarks/writing.py is written to results/rl4lms/token_by_token.json.
 """
 
 import json
@@ -30,7 +30,7 @@ NAME = "tokens"
 
 
 class SingleTokens:
-    """A text collector whose rollouts are single tokens, each a text of its own after prompt and tokens before it."""
+    """A text collector whose rollouts consist of single tokens, each of which follows its prompt and earlier tokens."""
 
     def __init__(self, texts: Collector) -> None:
         self._texts = texts
@@ -52,7 +52,7 @@ class SingleTokens:
 
 
 def of_single_tokens(policy: Policy) -> None:
-    """Let the policy evaluate actions ``(batch,)``."""
+    """Make the policy evaluate actions ``(batch,)``."""
     evaluate = policy.evaluate
 
     def single(observations: Sequence[Written], actions: Tensor) -> Evaluated:

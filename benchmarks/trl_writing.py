@@ -1,10 +1,10 @@
-"""TRL 1.16's GRPO and RLOO on the settings of `text_generation.py --trl`, in a separate environment.
+"""Run TRL 1.16's GRPO and RLOO with the settings of `text_generation.py --trl`, in a separate environment.
 
     python3 -m venv trl && trl/bin/pip install -c constraints.txt trl==1.16.0 torch==2.13.0
     python benchmarks/text_generation.py --trl trl/bin/python
 
-64 completions (16 prompts, 4 each) in micro-batches of 8; model, lengths, epochs and optimizer steps come as JSON. Prints
-the CPU seconds of each iteration after a warm-up as JSON; with a GPU, wall time in bfloat16, TRL's default there.
+There are 64 completions (4 for each of 16 prompts) in micro-batches of 8. The model, lengths, epochs and optimizer steps
+are passed as JSON. The script prints the CPU seconds (on GPUs, the wall time in bfloat16) of each iteration as JSON.
 """
 
 import itertools
@@ -25,7 +25,7 @@ PIECES = 8
 
 
 class Clock(TrainerCallback):
-    """Record the time at the end of every iteration: CPU time, or wall time with a GPU."""
+    """Records the CPU time (with a GPU, the wall time) at the end of each iteration."""
 
     def __init__(self, steps: int, on_cpu: bool) -> None:
         self.steps, self.on_cpu = steps, on_cpu
@@ -61,7 +61,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         GPT2LMHeadModel(config).save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-        options = dict(  # noqa: C408 (TRL's names)
+        options = dict(  # noqa: C408 (argument names of TRL)
             output_dir=folder, per_device_train_batch_size=PIECES, steps_per_generation=PIECES,
             gradient_accumulation_steps=PIECES // asked["steps"], num_iterations=asked["epochs"], num_generations=4,
             max_completion_length=asked["new_tokens"], beta=0.02, learning_rate=1e-6, max_steps=steps * (rounds + 1),

@@ -1,10 +1,10 @@
-"""Train RL4LMs' increasing numbers with seven algorithms, five seeds, on one core.
+"""Train on RL4LMs' increasing-numbers task with seven algorithms and five seeds on one core.
 
     OMP_NUM_THREADS=1 python benchmarks/writing.py              # about a quarter of an hour; run again to resume
     OMP_NUM_THREADS=1 python benchmarks/writing.py ppo nlpo     # only these algorithms
 
-Trains `rl4lms/increasing_numbers_ALGORITHM` in runs/writing/ and writes to results/rl4lms/: curves.csv (one row per
-update), curves.json (interquartile means over seeds with intervals), curves.png and README.md.
+The script trains `rl4lms/increasing_numbers_ALGORITHM` in runs/writing/ and writes to results/rl4lms/: curves.csv (one
+row per update), curves.json (interquartile means over seeds with intervals), curves.png and README.md.
 """
 
 import csv
@@ -29,9 +29,9 @@ SEEDS = (1, 2, 3, 4, 5)
 RUNS = Path("runs/writing")
 RESULTS = Path(__file__).parents[1] / "results" / "rl4lms"
 LAST = 0.1
-"""Share of the tokens, at the end, that the final reward is averaged over."""
+"""The share of the tokens, counted from the end, over which the final reward is averaged."""
 GOAL = 3.0
-"""Target reward, as a multiple of the initial reward."""
+"""The target reward, as a multiple of the initial reward."""
 Rows = Sequence[dict[str, Any]]
 
 
@@ -101,7 +101,7 @@ def rows_of(name: str, seed: int) -> Rows:
 def figures_of(name: str, runs: dict[int, Rows]) -> dict[str, Any]:
     ends = [first_and_last(rows) for rows in runs.values()]
     start, last = np.array(ends).T
-    began = float(start.mean())  # over all seeds, which start from the same weights
+    began = float(start.mean())  # over all seeds, whose initial weights are the same
     seconds = [json.loads((run_dir(name, seed) / "cpu.json").read_text()) for seed in runs]
     return {
         "seeds": list(runs),
@@ -157,18 +157,19 @@ def readme(figures: dict[str, dict[str, Any]], missing: dict[str, list[int]]) ->
     steps = compose(experiment("ppo")).training.steps
     parts = [
         "# Increasing numbers",
-        "RL4LMs' task with the bundled model `starter-causal` (one million parameters). The reward of a text is the number "
-        "of increasing numbers at its start, divided by its number of words (or by ten, if it has fewer). Command:",
+        "These are results on RL4LMs' task with the bundled model `starter-causal` (one million parameters). The reward of "
+        "a text is the number of increasing numbers at its start, divided by its number of words (or by ten, if it has "
+        "fewer). Command:",
         "```\nOMP_NUM_THREADS=1 python benchmarks/writing.py\n```",
         f"Each run used one core and {steps:,} tokens. *Start* is the mean reward of the first update's texts over all "
         f"seeds, which start from the same weights. *Trained* is the mean reward of the texts in the last {LAST:.0%} of the "
-        "tokens: the interquartile mean over seeds (plain mean if there are fewer than four) with a 95 % bootstrap "
-        "interval, which is too narrow for few seeds. CPU seconds were measured on a busy machine. The settings in "
+        "tokens: the interquartile mean over seeds (plain mean if there are fewer than four) with a 95% bootstrap "
+        "interval, which is too narrow if there are few seeds. CPU seconds were measured on a busy machine. The settings in "
         "`src/groundling/config/experiment/rl4lms/` were chosen in a few trials with seeds 1 and 2, with more effort for "
         "some algorithms than for others. The table shows that each algorithm learns, not which one is best.",
         "\n".join(lines),
         "![Reward of a text over tokens written, interquartile mean over seeds](curves.png)",
-        "`curves.csv` has every update, `curves.json` every seed.",
+        "`curves.csv` contains every update, and `curves.json` every seed.",
     ]
     if missing:
         left = "; ".join(f"{name}, seeds {', '.join(map(str, seeds))}" for name, seeds in missing.items())
@@ -183,5 +184,5 @@ def text_of(found: IntervalEstimate, digits: int) -> str:
 if __name__ == "__main__":
     unknown = set(sys.argv[1:]) - set(ALGORITHMS)
     if unknown:
-        sys.exit(f"no such algorithm: {', '.join(sorted(unknown))}; there are {', '.join(ALGORITHMS)}")
+        sys.exit(f"unknown algorithm: {', '.join(sorted(unknown))}; available: {', '.join(ALGORITHMS)}")
     sys.exit(run(sys.argv[1:] or ALGORITHMS))

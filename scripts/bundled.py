@@ -1,4 +1,4 @@
-"""Write the list of bundled components that `groundling list` shows without importing slow packages.
+"""Write the list of bundled components, which `groundling list` prints without importing slow packages.
 
 python -m scripts.bundled     # write src/groundling/cli/bundled.json
 """
@@ -13,7 +13,7 @@ _QUICK = ("envs", "prompts", "pools")
 
 
 def table() -> str:
-    """Return the file's content."""
+    """Return the contents of the file."""
     kinds = {kind: look() for kind, look in inventory().items() if kind not in _QUICK}
     return json.dumps(kinds, indent=1, ensure_ascii=False) + "\n"
 

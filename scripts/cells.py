@@ -1,4 +1,4 @@
-"""Run the cells of a study, each in a process of its own, and keep the finished ones."""
+"""Run each cell of a study in a separate process, and keep the finished cells."""
 
 import json
 import subprocess
@@ -19,14 +19,14 @@ def run_cells(
     table: Callable[[list[Row]], str],
     jobs: int,
 ) -> None:
-    """Run the cells that ``output``/cells.jsonl lacks, and write README.md after each.
+    """Run the cells that are missing in ``output``/cells.jsonl, and write README.md after each of them.
 
     Args:
-        command: Arguments of Python to which a cell's values are appended; its last line of output is a row as JSON.
+        command: Python's arguments, to which a cell's values are appended; the last line of output is a row as JSON.
         cells: Values of each cell.
-        names: Their names, which are keys of a row.
-        table: Returns the README.
-        jobs: Number of cells to run at once.
+        names: Names of these values, which are keys of a row.
+        table: Function that returns the README.
+        jobs: Number of cells to run in parallel.
     """
     output.mkdir(parents=True, exist_ok=True)
     kept = output / "cells.jsonl"

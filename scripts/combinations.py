@@ -60,7 +60,7 @@ _REWARDS: dict[str, dict[str, dict[str, Any]]] = {
     "metric": {"increasing_numbers": {}},
     "metric with references": {"rouge": {}},
     "distilled judge": {"reward_model": {"args": {**_TASTE, "path": ""}}},
-    "judge asked online": {"reward_model": {"args": {**_TASTE, "online": _ONLINE}}},
+    "judge queried online": {"reward_model": {"args": {**_TASTE, "online": _ONLINE}}},
     "composite": {"reward_model": {"args": {**_TASTE, "path": ""}}, "increasing_numbers": {"coefficient": 0.5}},
 }
 """The parts of each reward; the env reward is added if there is one."""
@@ -106,7 +106,7 @@ POLICIES, ALGORITHMS = (*_POLICY_ARGS, "chat_server", "random"), tuple(_ALGORITH
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """The components of a run, by their names above."""
+    """The components of a run, identified by the names above."""
 
     world: str
     policy: str
@@ -145,7 +145,7 @@ def config_of(one: Combination, distilled: Path, model: str = "starter", dataset
     world = config.world
     config.policy = ComponentConfig(id=one.policy, args=dict(_POLICY_ARGS.get(one.policy, {})))
     if one.policy == "symbolic" and isinstance(world, TextConfig):
-        world.history = TextConfig.defaults()["history"]  # it sees only the present; other values are refused
+        world.history = TextConfig.defaults()["history"]  # reads no past observations
     config.algorithm = ComponentConfig(id=one.algorithm, args=dict(_ALGORITHM_ARGS[one.algorithm]))
     if has_model(config.policy.id):
         config.model.path = model
@@ -184,7 +184,7 @@ def _world(name: str) -> Config:
 
 
 def verdict(config: Config) -> str | None:
-    """Return None if the run trains, or the error that refuses it before anything is loaded."""
+    """Return None if the run trains, or the error with which it is rejected before anything is loaded."""
     try:
         check_used(config)
         check_suits(config.policy, config.model, config.algorithm, world_of(config))
@@ -210,31 +210,31 @@ def page() -> str:
         lines += [f"## Learning: {world}", "", *_table(["", *(f"`{a}`" for a in ALGORITHMS)], rows), ""]
     rows = [[reward, *(_cell(reason, notes) for reason in _of(paid, reward=reward))] for reward in REWARDS]
     lines += ["## Rewards", "", _REWARDS_HEAD, "", *_table(["", *WORLDS], rows), ""]
-    lines += ["## Refusals", "", *(f"{number}. {note}" for number, note in enumerate(notes, 1)), ""]
+    lines += ["## Reasons", "", *(f"{number}. {note}" for number, note in enumerate(notes, 1)), ""]
     return "\n".join(lines)
 
 
 _HEAD = """# Valid combinations
 
 `python -m scripts.combinations` writes this page. A test keeps it up to date and trains each ticked combination for
-two updates. The other combinations are refused before anything is loaded; the numbers refer to the
-[reasons](#refusals). [architecture.md](architecture.md) explains worlds, policies, algorithms and rewards.
+two updates. The other combinations are rejected before anything is loaded. Their numbers refer to the
+[reasons](#reasons). [architecture.md](architecture.md) explains worlds, policies, algorithms and rewards.
 
 The worlds are a BabyAI env, an env whose actions change at every step, NetHack, and a pool of prompts. Some
 combinations require additional settings:
 
-- the action head needs as many outputs as the longest list of actions;
-- NLPO needs a mask;
-- GRPO and RLOO need several texts per prompt;
-- GiGPO needs several envs that play the same episodes;
-- cloning in text worlds needs a dataset;
-- DPO and KTO need a pool of preferences.
+- the action head requires as many outputs as there are actions in the longest list;
+- NLPO requires a mask;
+- GRPO and RLOO require several texts per prompt;
+- GiGPO requires several envs that play the same episodes;
+- cloning in text worlds requires a dataset;
+- DPO and KTO require a pool of preferences.
 
 The settings of an experiment are chosen for its policy. If you select a different policy, settings that have no
-effect are refused, and the message names the value to use (for example `world.history=3` for a policy that reads no
-text).
+effect are rejected, and the error message contains the value to use (for example, `world.history=3` for a policy that
+does not read text).
 """
-_REWARDS_HEAD = """A reward can be combined with any policy and algorithm, except that cloning uses no reward.
+_REWARDS_HEAD = """A reward can be combined with any policy and any algorithm, except for cloning, which uses no reward.
 The env's own reward, if there is one, is added unless `reward.env` is null."""
 
 
@@ -246,7 +246,7 @@ def _of(verdicts: dict[Combination, str | None], **names: str) -> list[str | Non
 
 
 def _cell(reason: str | None, notes: list[str]) -> str:
-    """Return a tick, or the number of the reason in ``notes``; add a new reason to them."""
+    """Return a tick, or the number of the reason in ``notes``, to which new reasons are added."""
     if reason is None:
         return "✓"
     suits = re.fullmatch(r"(policy|algorithm|reward)\S* .*?is incompatible .*?: (.*?)(; (set|remove) .*)?", reason)

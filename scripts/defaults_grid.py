@@ -1,12 +1,12 @@
-"""Train small models that were not made for it, with default settings, and measure whether they learn.
+"""Train small third-party models with the default settings, and measure whether they learn.
 
     OMP_NUM_THREADS=1 python -m scripts.defaults_grid --output results/defaults --jobs 2
 
-Five models as folders, four algorithms, four worlds and two seeds; then SmolLM2 with LoRA adapters, two algorithms and
-two worlds. Each cell is trained through the Python API with
-the settings that Groundling chooses, and compared with the untrained model on the same held-out episodes. A cell counts
-if the 95% intervals are disjoint, or if the run itself reports why it cannot learn. Finished cells are kept in
-``cells.jsonl``, so an interrupted grid continues.
+The grid consists of five models in folders, four algorithms, four worlds and two seeds, and of SmolLM2 with LoRA
+adapters in two worlds with two algorithms. Each cell is trained through the Python API with the settings that
+Groundling chooses, and compared with the untrained model on the same held-out episodes. A cell passes if the 95%
+intervals are disjoint, or if the run itself reports why it cannot learn. Finished cells are kept in ``cells.jsonl``, so
+an interrupted grid can be continued.
 """
 
 import argparse
@@ -33,7 +33,7 @@ COLOURS = ("red", "green", "blue", "yellow", "purple", "grey")
 
 
 class Corridor(gymnasium.Env[str, int]):
-    """Walk to the treasure; one string as the observation, named actions, no goal."""
+    """An env without a goal; the agent walks to a treasure. Observations are strings, and actions have names."""
 
     observation_space, action_space = Text(200), Discrete(2)
     actions = ("go left", "go right")
@@ -54,7 +54,7 @@ class Corridor(gymnasium.Env[str, int]):
 
 
 class Treasures(gymnasium.Env[str, int]):
-    """Take the valuable one of three things; the admissible actions change with each step."""
+    """An env in which only one of three things has value, and the admissible actions change at each step."""
 
     observation_space, action_space = Text(200), Discrete(3)
     valuable, worthless = ("gold", "ruby", "pearl", "silver"), ("stone", "leaf", "mud", "ash")
@@ -78,7 +78,7 @@ class Treasures(gymnasium.Env[str, int]):
 
 
 class Echo(gymnasium.Env[str, str]):
-    """Say the colour that is named; any text is an action."""
+    """An env in which the agent repeats the given colour; any text is an action."""
 
     observation_space, action_space = Text(200), Text(200)
 
@@ -102,20 +102,20 @@ WORLDS: dict[str, Any] = {"plain": Corridor, "changing": Treasures, "free text":
 STEPS = {"plain": 6_000, "changing": 4_000, "free text": 2_000, "texts": 40_000}
 SMOLLM2, SMOLLM2_STEPS = "smollm2", 2_000
 SMOLLM2_CELLS = [*product([SMOLLM2], ("ppo", "grpo"), ("plain", "changing"), SEEDS)]
-LENGTHS = {"free text": "policy.args.max_action_tokens=8", "texts": "world.num_tokens=16"}  # The worlds' longest text
-CONSTANT = {"plain": 0.5, "changing": 1 / 3, "free text": 0.6}  # Return of an agent that always gives the best answer
+LENGTHS = {"free text": "policy.args.max_action_tokens=8", "texts": "world.num_tokens=16"}  # longest texts
+CONSTANT = {"plain": 0.5, "changing": 1 / 3, "free text": 0.6}  # return of the best constant answer
 VERBS = ("Describe", "Count", "Name", "Find", "Draw", "Sell")
 THINGS = ("box", "ball", "key", "door", "cup", "hat", "pen", "coin")
 PROMPTS = [f"{verb} the {colour} {thing}:" for verb, colour, thing in product(VERBS, COLOURS, THINGS)]
 
 
 def vowels(completions: list[str], **columns: Any) -> list[float]:
-    """Reward the share of vowels among a completion's characters."""
+    """Return the share of vowels among a completion's characters."""
     return [sum(letter in "aeiou" for letter in text.lower()) / max(1, len(text)) for text in completions]
 
 
 def make_models(folder: Path) -> None:
-    """Save the five models with their tokenizers; the three new ones share a byte-level BPE trained on these worlds."""
+    """Save the five models and their tokenizers; the three new ones share a byte-level BPE trained on these worlds."""
     import torch
     from tokenizers import ByteLevelBPETokenizer
     from transformers import (
@@ -210,12 +210,12 @@ def run_cell(folder: Path, model: str, algorithm: str, world: str, seed: int, st
 
 def cells() -> Iterator[tuple[str, str, str, int]]:
     order = list(product(MODELS, ALGORITHMS, WORLDS, SEEDS))
-    random.Random(0).shuffle(order)  # so that a part of the grid is a fair sample of it
+    random.Random(0).shuffle(order)  # so that any part of the grid is a fair sample
     yield from [*order, *SMOLLM2_CELLS]
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Return the README: a cell per model, algorithm and world with its values before and after."""
+    """Return the README, which contains the values before and after training by model, algorithm and world."""
     rises, reported = (
         sum(row["rises"] for row in rows),
         sum(bool(row["reported"]) and not row["rises"] for row in rows),
@@ -223,18 +223,19 @@ def table(rows: list[dict[str, Any]]) -> str:
     risen = [row for row in rows if row["rises"] and row["world"] in CONSTANT]
     above, compared = sum(row["after"][1] > CONSTANT[row["world"]] for row in risen), len(risen)
     lines = [
-        "# Default settings with other people's parts",
+        "# Default settings with third-party components",
         "",
         "`OMP_NUM_THREADS=1 python -m scripts.defaults_grid --output results/defaults --jobs 2`",
         "",
         f"{len(rows)} of {len(list(cells()))} cells were run. In {rises} ({rises / max(1, len(rows)):.0%}), the return or "
-        f"reward rises with disjoint 95% intervals over 200 held-out episodes; in {reported} others, the run reports why it "
-        "does not learn. All settings are the defaults, except for the maximum length of texts: 8 tokens as actions, 16 as "
-        "generated texts. Values are before → after training, one per seed; bold values rise.",
+        f"reward increases, and the 95% intervals over 200 held-out episodes are disjoint; in {reported} others, the run "
+        "reports why it does not learn. All settings are the defaults, except for the maximum length of texts, which is 8 "
+        "tokens for actions and 16 for generated texts. The table shows values before → after training, one pair per seed. "
+        "Bold values increase.",
         "",
         "An agent that always gives the same answer reaches .50 in the plain world (one direction), .33 where actions "
-        f"change (one place in the list) and .60 with free text (red): {above} of the {compared} cells that rise in these "
-        "worlds end above it with their whole interval. With texts, repeating a vowel has the reward 1.",
+        f"change (one position in the list) and .60 with free text (red). In {above} of the {compared} cells that increase "
+        "in these worlds, the whole interval is above this value. With texts, repeating a vowel has a reward of 1.",
         "",
         "| model | world | " + " | ".join(ALGORITHMS) + " |",
         "|---|---|" + "---|" * len(ALGORITHMS),
@@ -260,9 +261,9 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=Path("results/defaults"))
     parser.add_argument("--models", type=Path, default=Path("runs/defaults-models"), help="folder for the models")
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--cells", type=int, help="run only the first cells; all by default")
+    parser.add_argument("--cells", type=int, help="run only this many cells; by default all")
     parser.add_argument(
-        "--cell", nargs=4, metavar=("MODEL", "ALGORITHM", "WORLD", "SEED"), help="run one and print it"
+        "--cell", nargs=4, metavar=("MODEL", "ALGORITHM", "WORLD", "SEED"), help="run a single cell and print its row"
     )
     parser.add_argument("--steps", type=int, help="with --cell: number of steps or tokens")
     arguments = parser.parse_args()

@@ -1,7 +1,7 @@
-"""Compare `LanguageModel` with the plain forward pass of each model family: results/families/table.csv, docs/families.md.
+"""Compare `LanguageModel` with the plain forward pass of each model family.
 
-python -m scripts.families --jobs 2     # measure all families (about 12 minutes of CPU time), write the table and the page
-python -m scripts.families --page       # write the page from the table
+python -m scripts.families --jobs 2     # measure all (12 minutes of CPU time), write results/families/table.csv and the page
+python -m scripts.families --page       # write docs/families.md from the table
 """
 
 import argparse
@@ -29,7 +29,7 @@ TABLE, PAGE = ROOT / "results" / "families" / "table.csv", ROOT / "docs" / "fami
 
 
 def rows_of(family: str) -> list[Row]:
-    """Return one row per variant that has a tiny config."""
+    """Return one row for each variant that has a tiny config."""
     warnings.simplefilter("ignore")
     transformers.logging.set_verbosity_error()
     tokenizers = {ends: _tokenizer(ends) for ends in (False, True)}
@@ -43,7 +43,7 @@ def rows_of(family: str) -> list[Row]:
         try:
             lm = lm_of(family, changes, tokenizers)
             lm.model(**_smallest(lm))
-        except Exception as error:  # says nothing about Groundling
+        except Exception as error:  # unrelated to Groundling
             print(f"{family}, {variant}: no small model ({str(error)[:90]!r})", file=sys.stderr)
             continue
         rows.append(row_of(family, variant, lm))
@@ -56,7 +56,7 @@ def _smallest(lm: LanguageModel) -> dict[str, Any]:
 
 
 def read_table() -> list[Row]:
-    """Read the committed rows."""
+    """Read the rows of the committed table."""
     with TABLE.open(newline="") as file:
         return [Row(**(row | {"read": float(row["read"])})) for row in csv.DictReader(file)]
 
@@ -67,43 +67,44 @@ _ANNOUNCED = {
     "padded": ("generates for",),
     "sampled": ("Transformers' loop", "generates for"),
 }
-"""Phrases of the warnings that concern a column."""
+"""Phrases that identify the warnings about a column."""
 _EFFECTS = {
-    r"cannot read several candidates( of \d+ tokens and more)? in one row exactly \((.*)\): .*": "scores each candidate{}"
-    " separately",
+    r"cannot read several candidates( of \d+ tokens (?:and|or) more)? in one row exactly \((.*)\): .*": "scores each "
+    "candidate{} separately",
     r"generates (?:by|with) Transformers' loop.*? \((.*)\)": "samples rollouts with Transformers' `generate`",
     r"generates for one prompt at a time.*? \((.*)\)": "generates for one prompt at a time",
     r"cannot generate here: .*? \((.*)\); .*": "refuses to generate",
     r"cannot be scored here: .*? \((.*)\); .*": "refuses to score",
 }
-"""Effect of a message, by the message's pattern; its last group is the reason."""
+"""Effect of a message, by the message's pattern, whose last group is the reason."""
 _REASONS = {
     "layers that see": "sliding window of",
-    "steps do not agree exactly with its plain forward": "cached decoding differs from the plain forward",
+    "steps do not agree exactly with its plain forward": "cached decoding differs from the plain forward pass",
     "layers of the kind linear_attention": "linear attention",
+    "layers of the kind": "layers of type",
 }
 
 
 def page(rows: Iterable[Row]) -> str:
-    """Return the page about the table's rows."""
+    """Return the page for the table's rows."""
     rows = sorted(rows)
     families = {row.family for row in rows}
     refused = sorted({row.family for row in rows if _is_refused(row.score)})
     lines = [
         "# Model families",
         "",
-        "This page compares the results of `LanguageModel` with the plain forward pass of one text at a time, for the",
-        "generative model families of Transformers. `python -m scripts.families` writes it from",
-        f"[table.csv](../results/families/table.csv) (CPU, float32): {len(families)} families, {len(rows)} variants. Each",
+        "This page compares the results of `LanguageModel` with plain forward passes over one text at a time, for the",
+        "generative model families in Transformers. `python -m scripts.families` writes it from",
+        f"[table.csv](../results/families/table.csv) (CPU, float32: {len(families)} families, {len(rows)} variants). Each",
         "model is tiny, and its weight matrices have a standard deviation of 0.15. Prompts have 3 to 65 tokens, so some are",
-        "shorter and some longer than sliding windows of 24 tokens and original contexts of 40, and some candidates extend",
-        "beyond these limits. Models with longrope read at most their original context, in which longrope has no effect.",
+        "shorter and some longer than sliding windows of 24 tokens and original contexts of 40. Some candidates extend",
+        "beyond these limits. Models with longrope read at most their original context, so longrope has no effect.",
         "",
         f"- *exact*: no log-probability differs by more than {EXACT:.0e}.",
-        "- *announced*: computed by a slower method, with a warning that gives the reason.",
+        "- *announced*: computed by a slower method, with a warning that states the reason.",
         "- *refused*: an error is raised.",
         "- *read*: the number of tokens that pass through the model's layers (for an encoder-decoder, through its encoder)",
-        "  for a prompt of 64 tokens and 6 candidates of 1 to 4 tokens, divided by the prompt's number of tokens.",
+        "  for a prompt of 64 tokens and 6 candidates of 1 to 4 tokens, divided by the number of tokens in the prompt.",
         "",
         f"Not scored: {', '.join(refused) or 'none'}.",
         "",
@@ -144,13 +145,14 @@ def _messages(row: Row) -> list[tuple[str, str]]:
 
 
 def _message(text: str) -> tuple[str, str]:
-    text = text.partition(" ")[2]  # without the class's name
+    text = text.partition(" ")[2]  # remove the class name
     for pattern, effect in _EFFECTS.items():
         if match := re.fullmatch(pattern, text):
             *groups, reason = match.groups()
             for words, plain in _REASONS.items():
                 reason = reason.replace(words, plain)
-            return effect.format(*(group or "" for group in groups)), "; ".join(dict.fromkeys(reason.split("; ")))
+            words = [(group or "").replace(" and more", " or more") for group in groups]
+            return effect.format(*words), "; ".join(dict.fromkeys(reason.split("; ")))
     return text, ""
 
 

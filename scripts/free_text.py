@@ -1,11 +1,11 @@
-"""Train tiny models in three free-text worlds and compare them with their start on held-out episodes.
+"""Train tiny models in three free-text worlds and compare them with their initial weights on held-out episodes.
 
     pip install textarena reasoning-gym
     OMP_NUM_THREADS=1 python -m scripts.free_text --output results/free_text
 
-A game of TextArena and a question of Reasoning Gym, each an env of 15 lines, start from an untrained character model.
-In a shop whose tool is called in JSON, which no untrained model writes, the start is a clone of demonstrations that buy
-a random thing. Trained runs are kept in ``--runs``, so that the script continues after an interruption.
+Training on a TextArena game and on Reasoning Gym's questions, each an env of 15 lines, starts from an untrained
+character model. An untrained model cannot call the shop's tool, which requires JSON, so it first clones demonstrations
+that buy a random item. Trained runs are kept in ``--runs``, so that the script continues after an interruption.
 """
 
 import argparse
@@ -51,14 +51,14 @@ WORLDS: dict[str, dict[str, Any]] = {
 
 
 class TextGame(gymnasium.Env[str, str]):
-    """A game of TextArena for one player; its ``-train`` variant puts the action into brackets."""
+    """A single-player TextArena game, in its ``-train`` variant, which puts the action into brackets."""
 
     observation_space = action_space = gymnasium.spaces.Text(100_000)
 
     def reset(self, *, seed: int | None = None, options: object = None) -> tuple[str, dict[str, object]]:
         import textarena
 
-        self.game = textarena.make("GuessTheNumber-v0-train")  # a game that is reset keeps its messages
+        self.game = textarena.make("GuessTheNumber-v0-train")  # resetting a game does not clear its messages
         self.game.reset(num_players=1, seed=seed)
         return self.game.get_observation()[1], {}
 
@@ -69,7 +69,7 @@ class TextGame(gymnasium.Env[str, str]):
 
 
 class Question(gymnasium.Env[str, str]):
-    """A question of Reasoning Gym; held-out episodes draw from another dataset, which may have equal questions."""
+    """A Reasoning Gym question; held-out episodes use a different dataset, whose questions may be the same."""
 
     observation_space = action_space = gymnasium.spaces.Text(100_000)
 
@@ -90,7 +90,7 @@ class Question(gymnasium.Env[str, str]):
 
 
 class Shop:
-    """Buy the thing that the task names."""
+    """A shop in which the agent must buy the item named in the task."""
 
     def reset(self, seed: int) -> str:
         self.wanted, self.reward, self.done = random.Random(seed).choice(THINGS), 0.0, False
@@ -113,7 +113,7 @@ gymnasium.register("Shop-v0", lambda: ToolEnv(Shop, max_turns=2))  # type: ignor
 
 @policies.register("random_buyer")
 class RandomBuyer(Policy):
-    """Demonstrations of the tool's format: it buys a random thing."""
+    """Buys a random item, to demonstrate the format of tool calls."""
 
     needs, trainable, writes_text = frozenset({"words"}), False, True
 
@@ -135,7 +135,7 @@ class RandomBuyer(Policy):
 
 
 def make_model(folder: Path) -> None:
-    """Save an untrained Llama whose tokens are the characters of ASCII."""
+    """Save an untrained Llama whose tokens are ASCII characters."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -154,7 +154,7 @@ def make_model(folder: Path) -> None:
 
 
 def clone(run_dir: Path, model: Path) -> str:
-    """Teach a model to call the shop's tool; return the checkpoint's folder."""
+    """Train a model to call the shop's tool, and return the checkpoint's folder."""
     data, shop = run_dir / "demonstrations", ["world.env=Shop-v0", "world.history=1"]
     if not (data / "dataset.json").exists():
         words = [*shop, "~policy.args", "policy.id=random_buyer", "--episodes", "1000", "--output", str(data)]
@@ -177,7 +177,7 @@ def clone(run_dir: Path, model: Path) -> str:
 
 
 def run_cell(runs: Path, world: str, seed: int) -> dict[str, Any]:
-    """Train and evaluate in this process."""
+    """Train and evaluate one cell in this process."""
     settings, model = WORLDS[world], runs / "characters"
     start = clone(runs / "shop", model) if world == "Shop-v0" else str(model)
     run = gl.train(
@@ -200,18 +200,18 @@ def run_cell(runs: Path, world: str, seed: int) -> dict[str, Any]:
 def table(rows: list[dict[str, Any]]) -> str:
     """Return the README."""
     lines = [
-        "# Free text as action",
+        "# Free text as actions",
         "",
         "`OMP_NUM_THREADS=1 python -m scripts.free_text --output results/free_text`",
         "",
-        "Return and success over 200 held-out episodes with 95% intervals, at the start and after training with default "
-        "settings apart from the overrides in the script. The model is an untrained Llama (0.35 M) whose tokens are "
-        "characters; in the shop, its clone. The rows show that training works, not that the agent reads or generalises: "
-        "count_bits has only seven questions, GuessTheNumber twenty secrets, and both are the same in training. An agent "
-        "that always gives the same answer has a return of .72 in GuessTheNumber (10), .43 in count_bits (1 or 2), .25 in "
-        "the shop.",
+        "The table shows the return and success over 200 held-out episodes with 95% intervals, before and after training "
+        "with the default settings, apart from the overrides in the script. The model is an untrained Llama (0.35 M "
+        "parameters) whose tokens are characters; in the shop, it has first cloned demonstrations. The results show that "
+        "training works, not that the agent reads or generalises, since count_bits has only seven questions and "
+        "GuessTheNumber twenty secrets, which all occur in training. An agent that always gives the same answer has a "
+        "return of .72 in GuessTheNumber (10), .43 in count_bits (1 or 2) and .25 in the shop.",
         "",
-        "| world | seed | start | trained | success at the start | trained | CPU s |",
+        "| world | seed | return at the start | trained | success at the start | trained | CPU s |",
         "|---|--:|---|---|---|---|--:|",
     ]
     for row in sorted(rows, key=lambda row: (list(WORLDS).index(row["world"]), row["seed"])):
@@ -229,7 +229,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=Path("results/free_text"))
     parser.add_argument("--runs", type=Path, default=Path("runs/free_text"), help="folder for models and runs")
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--cell", nargs=2, metavar=("WORLD", "SEED"), help="run one and print it")
+    parser.add_argument("--cell", nargs=2, metavar=("WORLD", "SEED"), help="run a single cell and print its row")
     arguments = parser.parse_args()
     if not (arguments.runs / "characters").exists():
         make_model(arguments.runs / "characters")

@@ -50,7 +50,7 @@ def folder_of(path: Path) -> str:
 
 
 def docstrings(path: Path) -> list[ast.Constant]:
-    """Return the docstrings of modules, classes, functions and attributes: all strings that are statements."""
+    """Return all strings that are statements: the docstrings of modules, classes, functions and attributes."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     values = [node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)]
     return [value for value in values if isinstance(value, ast.Constant) and isinstance(value.value, str)]
@@ -68,7 +68,7 @@ def lines_of_code(path: Path) -> int:
 
 
 def size() -> tuple[Bars, list[str]]:
-    """Print files, lines and lines of code by folder, long files, duplicate class names, ``raise`` statements."""
+    """Print files, lines and lines of code by folder, long files, duplicate class names and ``raise`` statements."""
     lines = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES + TESTS}
     table, classes, raises = defaultdict[str, Counter[str]](Counter), defaultdict[str, list[str]](list), 0
     for path in MODULES:
@@ -104,7 +104,7 @@ def calls_to_first_step(overrides: tuple[str, ...]) -> dict[str, list[CodeType]]
     from torch.optim.optimizer import register_optimizer_step_pre_hook
 
     class FirstStep(KeyboardInterrupt):
-        """Passes through error handlers, as Ctrl-C does."""
+        """Passes through error handlers, like Ctrl-C."""
 
     def stop(*_: Any) -> None:
         sys.setprofile(None)  # interrupt handlers are not part of the run
@@ -202,7 +202,7 @@ def main() -> int:
     """Print the measurements; return 1 if ``--check`` is set and a value is too high."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("what", nargs="?", choices=("size", "trace", "prose"))
-    parser.add_argument("--list", action="store_true", help="list the counted files, functions and places")
+    parser.add_argument("--list", action="store_true", help="list the counted files, functions and locations")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a value is too high")
     arguments, verdicts = parser.parse_args(), list[bool]()
     for measure in (size, trace, prose):

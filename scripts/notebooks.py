@@ -20,16 +20,16 @@ NOTEBOOKS = {"policy": "ground_a_model", "judge": "judge", "writer": "write_text
 
 _KERNEL = "---\njupyter:\n  kernelspec: {name: python3, display_name: Python 3, language: python}\n---\n\n"
 _FILES = {"class Walker(": "walker.py", "def digits(": "digits.py"}
-"""The file to save a cell as, by a part of the cell's text."""
+"""The file in which a cell is saved, by a substring of the cell's text."""
 
 
 def notebook(tutorial: str) -> str:
-    """Return a tutorial as a notebook's JSON."""
+    """Convert a tutorial to the JSON of a notebook."""
     text = (ROOT / "docs" / "tutorials" / f"{tutorial}.md").read_text(encoding="utf-8")
     page = jupytext.reads(_KERNEL + text, fmt="md")
     for number, cell in enumerate(page.cells):
-        cell["id"] = str(number)  # random by default
-        # Without -e, only the last command could fail the cell.
+        cell["id"] = str(number)  # ids are random by default
+        # Without -e, a cell fails only if its last command fails.
         cell.source = re.sub(r"^%%bash$", "%%bash -e", cell.source, flags=re.M)
         for part, file in _FILES.items():
             if cell.cell_type == "code" and part in cell.source:
@@ -56,7 +56,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--run", action="store_true", help="execute the notebooks instead of writing them")
     if parser.parse_args().run:
-        commands = Path(sys.executable).parent  # contains `groundling`, which cells call
+        commands = Path(sys.executable).parent  # contains the command `groundling`, which cells call
         os.environ["PATH"] = f"{commands}{os.pathsep}{os.environ['PATH']}"
         for name in NOTEBOOKS:
             start = time.monotonic()

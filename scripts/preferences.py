@@ -2,8 +2,8 @@
 
     OMP_NUM_THREADS=1 python -m scripts.preferences runs/preferences
 
-A text is good if its digits increase. DPO and KTO learn from pairs; a reward model learns from the same pairs, and PPO
-maximises it. All figures are of prompts that nothing was trained on. About 6 minutes on one core.
+A text is good if its digits increase. DPO and KTO learn from pairs of texts. A reward model learns from the same
+pairs, and PPO maximises its reward. All figures are for held-out prompts. This takes 6 minutes on one core.
 """
 
 import argparse
@@ -28,7 +28,7 @@ _TRUE = "synthetic/increasing_numbers_in_text"
 
 
 def write_pairs(path: Path) -> None:
-    """Write pairs after prompts of three digits: five increasing ones are preferred to another order, and to words."""
+    """Write pairs for prompts of three digits; five increasing digits are preferred to other orders and to words."""
     rng, rows = random.Random(0), []
     for number in range(_PROMPTS):
         prompt, digits = [rng.randint(0, 9) for _ in range(3)], sorted(rng.sample(range(10), 5))
@@ -45,7 +45,7 @@ def _words(digits: list[int]) -> str:
 
 
 def directly(algorithm: str, seed: int, pairs: Path, folder: Path) -> dict[str, Any]:
-    """Train DPO or KTO; return the figures of the held-out pairs before and after, and of texts to test prompts."""
+    """Train with DPO or KTO; return figures for held-out pairs (before, after) and for texts for test prompts."""
     run = gl.train(
         algorithm,
         seed=seed,
@@ -59,7 +59,7 @@ def directly(algorithm: str, seed: int, pairs: Path, folder: Path) -> dict[str, 
 
 
 def rewarded(seed: int, pairs: Path, folder: Path) -> dict[str, Any]:
-    """Distil a reward model and train PPO on it, with the true measure as a part of coefficient 0."""
+    """Distil a reward model and train PPO on it, with the true measure as a part with coefficient 0."""
     reward = folder / f"reward-{seed}"
     assert groundling(["distill", str(pairs), "--output", str(reward), f"seed={seed}", "device=cpu"]) == 0
     row = read_metrics(reward)[-1]
@@ -105,9 +105,9 @@ def page(results: dict[str, Any]) -> str:
         "",
         "Command: `OMP_NUM_THREADS=1 python -m scripts.preferences runs/preferences`",
         "",
-        f"{_PROMPTS} prompts of three digits; five increasing digits are preferred to another order of them, or to other",
-        "words. 400 prompts are for training, 50 for validation, 50 for test. The model is `starter-causal`. Ranges",
-        f"are over seeds {', '.join(map(str, _SEEDS))}.",
+        f"There are {_PROMPTS} prompts of three digits. Texts with five increasing digits are preferred to texts with the",
+        "same digits in a different order, and to other words. 400 prompts are used for training, 50 for validation and",
+        f"50 for testing. The model is `starter-causal`. Ranges are over seeds {', '.join(map(str, _SEEDS))}.",
         "",
         "| learner | held-out accuracy before | after | seconds |",
         "|---|---|---|---|",
@@ -123,8 +123,8 @@ def page(results: dict[str, Any]) -> str:
         "",
         f"The reward model's expected calibration error is {span(error)}.",
         "",
-        "Texts to the test prompts: mean and 95% interval over prompts. The reward is the learned one, which PPO",
-        "maximises; the true measure is `increasing_numbers`, which it does not see.",
+        "The next table shows means and 95% intervals over the test prompts. The reward is the learned one, which PPO",
+        "maximises. The true measure is `increasing_numbers`, which PPO does not use.",
         "",
         "| learner | seed | reward, untrained | trained | true measure, untrained | trained |",
         "|---|---|---|---|---|---|",
@@ -135,7 +135,7 @@ def page(results: dict[str, Any]) -> str:
                 _cell(row["texts"][agent].get(key)) for key in ("reward", _TRUE) for agent in ("zero-shot", "trained")
             ]
             lines.append(f"| `{name}` | {seed} | {' | '.join(cells)} |")
-    return "\n".join([*lines, "", f"{results['machine']}. All figures: [results.json](results.json).", ""])
+    return "\n".join([*lines, "", f"{results['machine']}. All values are in [results.json](results.json).", ""])
 
 
 def _cell(figure: list[float] | None) -> str:
@@ -144,7 +144,7 @@ def _cell(figure: list[float] | None) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="folder of the runs; repeat the command to continue")
+    parser.add_argument("folder", type=Path, help="folder for the runs; repeat the command to continue")
     folder = parser.parse_args().folder
     folder.mkdir(parents=True, exist_ok=True)
     pairs = folder / "pairs.jsonl"

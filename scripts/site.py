@@ -1,7 +1,7 @@
 """Assemble the documentation site's pages: ``python -m scripts.site``, then ``zensical build --strict``.
 
-The pages in ``docs/`` link to results, examples and code of the repository. Linked pages are copied, and linked code is
-shown on its own page. The output is ``build/pages``.
+The pages in ``docs/`` link to results, examples and code in the repository. Linked pages are copied, and linked code
+is shown on a separate page. The output folder is ``build/pages``.
 """
 
 import argparse
@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "build" / "pages"
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]+)(#[^)]*)?\)")
 _LANGUAGES = {".py": "python", ".yaml": "yaml", ".json": "json", ".csv": "text", ".toml": "toml"}
-"""Language for the syntax highlighting of a file, by suffix."""
+"""The language for the syntax highlighting of a file, by its suffix."""
 _PICTURES = (".png", ".svg", ".gif")
 _MOST_LINES = 400
 
@@ -73,8 +73,8 @@ def _write_catalogue() -> None:
 
 
 def _write_command_line() -> None:
-    """Write a page with the ``--help`` of each command."""
-    os.environ["COLUMNS"] = "100"  # argparse uses the terminal's width
+    """Write a page with the ``--help`` output of each command."""
+    os.environ["COLUMNS"] = "100"  # argparse reads the terminal's width from it
     parser = make_parser()
     commands = next(a.choices for a in parser._actions if isinstance(a, argparse._SubParsersAction))
     lines = ["# The command line", "", f"```text\n{parser.format_help().rstrip()}\n```", ""]
@@ -84,7 +84,7 @@ def _write_command_line() -> None:
 
 
 def _place(source: str) -> str:
-    """Return the path of a repository file among the pages, whose root is ``docs/``."""
+    """Return the path that a file of the repository has among the pages, whose root is ``docs/``."""
     if source.startswith("docs/"):
         return source.removeprefix("docs/")
     is_itself = source.endswith((".md", *_PICTURES))
@@ -92,7 +92,7 @@ def _place(source: str) -> str:
 
 
 def _relinked(text: str, source: str) -> tuple[str, set[str]]:
-    """Return a page whose links lead to other pages, and the repository files that it links to."""
+    """Return a page with its links replaced by links to other pages, and the repository files that it links to."""
     linked: set[str] = set()
     here = posixpath.dirname(_place(source))
 
@@ -101,7 +101,7 @@ def _relinked(text: str, source: str) -> tuple[str, set[str]]:
         if re.match(r"[a-z]+:", target):
             return found.group()
         file = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
-        if not (ROOT / file).is_file():  # a folder has no page
+        if not (ROOT / file).is_file():  # folders have no page
             return label
         if not file.startswith("docs/"):
             linked.add(file)
@@ -112,7 +112,7 @@ def _relinked(text: str, source: str) -> tuple[str, set[str]]:
 
 
 def _bring(source: str) -> Path:
-    """Copy a page or a picture, or write a page that shows a code file."""
+    """Copy a page or an image, or write a page that shows a code file."""
     path, made = ROOT / source, PAGES / _place(source)
     made.parent.mkdir(parents=True, exist_ok=True)
     if source.endswith((".md", *_PICTURES)):

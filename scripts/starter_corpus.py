@@ -1,8 +1,9 @@
 """Generate the pretraining corpus of the starter models: made-up scenes, questions about them, and plain text.
 
-A seeded random generator samples everything from templates. Nothing comes from an environment: no grid, episode, reward
-or action. A scene is a random list of objects at random places, in the sentences of BabyAI-Text and many other layouts,
-followed by a description or a question. Sentences about actions explain words and never say which action to choose.
+A seeded random generator samples everything from templates. No grid, episode, reward or action of an environment is
+used. A scene is a random list of objects at random places, described in the sentences of BabyAI-Text and many other
+layouts, and followed by a description or a question. Sentences about actions explain words and never state which
+action to choose.
 
 A document is a *context* and a list of *turns* (question, answer). Plain text is a document with one turn whose question
 is empty.
@@ -22,7 +23,7 @@ Turn = tuple[str, str]
 
 @dataclass
 class Document:
-    """A text in parts, so that the trainer can separate questions from answers."""
+    """A text that is split into parts, so that the trainer can separate questions from answers."""
 
     context: str
     turns: list[Turn] = field(default_factory=list)
@@ -30,7 +31,7 @@ class Document:
 
 @dataclass
 class Scene:
-    """Objects in view, and the carried object."""
+    """The objects in view, and the carried object."""
 
     things: list[Thing]
     walls: list[Thing]
@@ -50,7 +51,7 @@ class Scene:
 
 
 def invented_word(random: Random) -> str:
-    """Return an invented word, so that models also look up by spelling: `glent`, `susudu`, `troamifk`."""
+    """Return an invented word such as `glent` or `susudu`, so that models also look up words by spelling."""
     syllables = []
     for _ in range(random.randint(1, 3)):
         onset = random.choice(_ONSETS) if random.random() < 0.5 else random.choice("bcdfghjklmnprstvwz")
@@ -104,7 +105,7 @@ def draw_name(random: Random, language: Language, strange: bool) -> tuple[str, s
 
 
 def called(random: Random, language: Language, thing: Thing, article: str, renaming: float = 0.1) -> str:
-    """Return the object's name for a question, sometimes with a synonym of its noun or colour."""
+    """Return the object's name for a question, sometimes with a synonym for its noun or colour."""
     if random.random() < renaming:
         noun, color = (language.same.get(word, word) for word in thing.name)
         thing = replace(thing, noun=noun) if random.random() < 0.5 else replace(thing, color=color)
@@ -112,7 +113,7 @@ def called(random: Random, language: Language, thing: Thing, article: str, renam
 
 
 def alike_names(random: Random, language: Language, count: int) -> list[tuple[str, str]]:
-    """Return names from few nouns and colours, which are unique only as pairs."""
+    """Return names composed of a few nouns and colours, so that only the pairs are unique."""
     strange = random.random() < 0.6
     few = [draw_name(random, language, strange) for _ in range(count)]
     nouns = list(dict.fromkeys(noun for noun, _ in few))[: 2 if count < 6 else 3]
@@ -135,14 +136,14 @@ def draw_thing(random: Random, language: Language, name: tuple[str, str] | None 
 
 
 def draw_walls(random: Random) -> list[Thing]:
-    """Return up to three walls: ahead, left, right."""
+    """Return up to three walls: ahead, on the left and on the right."""
     chance = random.choice([0.0, 0.5, 0.8])
     spots = [(0, random.randint(1, 6)), (-random.randint(1, 6), 0), (random.randint(1, 6), 0)]
     return [Thing("wall", "", "", *spot) for spot in spots if random.random() < chance]
 
 
 def draw_scene(random: Random, language: Language, count: int | None = None, strange: float = 0.4) -> Scene:
-    """Return objects with independent names, or with few nouns and colours; `strange` is the share of rare words."""
+    """Return objects with independent names or with few nouns and colours; `strange` is the share of rare words."""
     if count is None:
         count = random.choice([1, 1, 1, 2, 2, 3, 3, 4, 5, 6, 8, 10])
     names = [draw_name(random, language, random.random() < strange) for _ in range(count)]
@@ -156,7 +157,7 @@ def draw_scene(random: Random, language: Language, count: int | None = None, str
 
 
 def draw_absent(random: Random, language: Language, scene: Scene) -> Thing:
-    """Return an object that the scene lacks, often with a noun or colour that occurs in it."""
+    """Return an object that is not in the scene, often with a noun or colour that occurs in the scene."""
     names = {thing.name for thing in scene.things}
     while True:
         thing = draw_thing(random, language)
@@ -196,7 +197,7 @@ def join(*parts: str) -> str:
 
 
 def word_list(random: Random, language: Language) -> str:
-    """Return a heading with a list of phrases, without choosing one."""
+    """Return a heading with a list of phrases, none of which is chosen."""
     phrases = [group[0] for group in language.action_words]
     if random.random() < 0.3:
         phrases = [random.choice(group) for group in language.action_words]
@@ -209,7 +210,7 @@ def word_list(random: Random, language: Language) -> str:
 
 
 def draw_goal(random: Random, language: Language, thing: Thing, renaming: float = 0.1) -> str:
-    """Return a goal about `thing`; in goals with two objects it is {x}."""
+    """Return a goal about `thing`, which is {x} in goals with two objects."""
     article = random.choice([language.the, language.the, language.a])
     if random.random() < 0.65:
         return random.choice(language.goals).format(x=called(random, language, thing, article, renaming))
@@ -219,7 +220,7 @@ def draw_goal(random: Random, language: Language, thing: Thing, renaming: float 
 
 
 def framed(random: Random, language: Language, goal: str, scenes: list[Scene]) -> str:
-    """Return headings, a goal and observations, in a prompt's order or a different one."""
+    """Return headings, a goal and observations, in the order of a prompt or in a different order."""
     between = separator(random)
     lines = [f"{random.choice(language.goal_heads)}: {goal}"]
     if random.random() < 0.35:
@@ -237,7 +238,7 @@ def ask(random: Random, language: Language, kind: str, **fields: str) -> str:
 
 
 def question_about(random: Random, language: Language, scene: Scene) -> Turn:
-    """Return a question on the scene, mostly about an object's place."""
+    """Return a question about the scene, usually about an object's place."""
     known = scene.unique()
     if not known or random.random() < 0.1:
         absent = language.name(draw_absent(random, language, scene), language.the)
@@ -354,7 +355,7 @@ QUESTIONS: dict[Maker, float] = {
 
 
 def questions_on_scene(random: Random, language: Language) -> Document:
-    """Return a scene and one question, before or after it."""
+    """Return a scene with one question before or after it."""
     scene = draw_scene(random, language)
     question, answer = question_about(random, language, scene)
     text = lay_out(random, language, scene)
@@ -364,14 +365,14 @@ def questions_on_scene(random: Random, language: Language) -> Document:
 
 
 def many_questions(random: Random, language: Language) -> Document:
-    """Return a scene and several questions, for more signal per scene."""
+    """Return a scene with several questions, which provide more signal per scene."""
     scene = draw_scene(random, language, random.choice([2, 3, 4, 5, 6]))
     turns = [question_about(random, language, scene) for _ in range(random.randint(2, 5))]
     return Document(lay_out(random, language, scene), turns)
 
 
 def recited(random: Random, language: Language) -> Document:
-    """Return a scene, then the place of each object in any order: the densest look-up task."""
+    """Return a scene, then the place of each object in any order; this is the densest look-up task."""
     scene = draw_scene(random, language, random.choice([1, 2, 3, 4, 5, 6]))
     things = scene.unique()
     if not things:
@@ -410,7 +411,7 @@ def retold(random: Random, language: Language) -> Document:
 def labelled(random: Random, language: Language, renaming: float = 0.1) -> Document:
     """Return a goal, one or more views, and a label followed by the place of the goal's object.
 
-    The label is mostly an invented or general word, so that models look up the goal's object after any heading. The
+    The label is usually an invented or general word, so that models look up the goal's object after any heading. The
     answer is a place, never an action.
     """
     number = random.choice([1, 1, 1, 1, 1, 1, 2, 3])
@@ -427,7 +428,7 @@ def labelled(random: Random, language: Language, renaming: float = 0.1) -> Docum
         label = invented_word(random).capitalize()
     where = language.way if roughly else language.place
     answer = where(thing) if seen else language.unseen
-    # Keep the space after the colon: prompts of policies end in one, and it is a separate token.
+    # Keep the space after the colon, which is a separate token, because policies' prompts end with a space.
     question = f"{label} {number - 1}: " if random.random() < 0.7 else f"{label}: "
     others = random.sample(known, min(len(known), random.choice([0, 1, 2, 3])))
     more = [(f"{language.name(other, language.the)}:", language.place(other)) for other in others]
@@ -435,14 +436,14 @@ def labelled(random: Random, language: Language, renaming: float = 0.1) -> Docum
 
 
 def renamed(random: Random, language: Language) -> Document:
-    """Like `labelled`, with a goal that mostly names its object by a synonym."""
+    """Like `labelled`, but with a goal that usually contains a synonym for its object."""
     return labelled(random, language, renaming=0.8)
 
 
 def sought(random: Random, language: Language) -> Document:
-    """Return a goal, a short view, and the place of the object; the simplest form of `labelled`.
+    """Return a goal, a short view and the object's place, which is the simplest form of `labelled`.
 
-    From these, models learn to find one object among several within a few hundred batches.
+    From these documents, models learn within a few hundred batches to find one object among several.
     """
     count = random.choice([2, 2, 3, 3, 4])
     scene = draw_scene(random, language, count)
@@ -473,7 +474,7 @@ def sought(random: Random, language: Language) -> Document:
 
 
 def measured(random: Random, language: Language) -> Document:
-    """Return a scene with distances of objects, or which of two is nearer."""
+    """Return a scene, and the distances of objects or the nearer of two objects."""
     scene = draw_scene(random, language, random.choice([2, 2, 3, 3, 4, 4, 5, 6, 8, 10]), strange=0.5)
     known = scene.unique()
     random.shuffle(known)
@@ -493,7 +494,7 @@ def measured(random: Random, language: Language) -> Document:
 
 
 def colored(random: Random, language: Language) -> Document:
-    """Return a scene with distinct nouns, and the colour of some objects."""
+    """Return a scene with distinct nouns, and the colours of some objects."""
     scene = draw_scene(random, language, random.choice([1, 2, 3, 3, 4, 4, 5, 6, 8, 10]), strange=0.5)
     nouns: dict[str, Thing] = {}
     for thing in scene.things:
@@ -513,7 +514,7 @@ def colored(random: Random, language: Language) -> Document:
 
 
 def named(random: Random, language: Language) -> Document:
-    """Return a scene of mostly rare words, and its names, as practice in copying words."""
+    """Return a scene with mostly rare words, and its names, so that models learn to copy words."""
     scene = draw_scene(random, language, random.choice([1, 2, 2, 3, 3, 4, 5]), strange=0.8)
     names = ", ".join(language.name(thing, language.the) for thing in scene.things)
     question = ask(random, language, "names")
@@ -521,7 +522,7 @@ def named(random: Random, language: Language) -> Document:
 
 
 def goal_words(random: Random, language: Language) -> Document:
-    """Return a question about a goal: which object, which kind of action."""
+    """Return a question about a goal, such as which object or which kind of action it requires."""
     thing, other = (Thing(*draw_name(random, language, strange=False), "", 0, 1) for _ in range(2))
     x, y = language.name(thing, language.the), language.name(other, language.the)
     pattern, first, second = random.choice(language.asked)
@@ -535,7 +536,7 @@ def goal_words(random: Random, language: Language) -> Document:
 
 
 def chosen_word(random: Random, language: Language) -> Document:
-    """Return a uniformly chosen word of a list, so that no word is preferred."""
+    """Return a uniformly sampled word of a list, so that no word is preferred."""
     phrases = [random.choice(group) for group in language.action_words]
     if random.random() < 0.5:
         phrases = random.sample(language.other_nouns + language.other_colors + language.colors, 6)
@@ -605,7 +606,7 @@ DOCUMENTS: dict[DocumentMaker, float] = {
 def documents(
     seed: int, count: int, kinds: Mapping[DocumentMaker, float] = DOCUMENTS, french: float = 0.2
 ) -> Iterator[Document]:
-    """Yield `count` documents, a share of them in French; equal seeds give equal documents."""
+    """Yield `count` documents, some of them in French; equal seeds yield equal documents."""
     random = Random(seed)
     makers, weights = list(kinds), list(kinds.values())
     for _ in range(count):

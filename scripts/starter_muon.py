@@ -15,7 +15,7 @@ _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 class Muon(torch.optim.Optimizer):
     """Momentum with orthogonalised matrices (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/).
 
-    `torch.optim.Muon` computes in bfloat16, one matrix at a time; this optimizer batches matrices of the same shape in
+    `torch.optim.Muon` computes in bfloat16, one matrix at a time. This optimizer batches matrices of the same shape, in
     their own precision. Steps are scaled to the root mean square of AdamW's (Liu et al. 2025, arXiv 2502.16982).
     """
 
@@ -26,7 +26,7 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Take one step; all parameters are matrices."""
+        """Perform one step; all parameters must be matrices."""
         for group in self.param_groups:
             shapes: dict[tuple[int, int], list[tuple[Tensor, Tensor]]] = {}
             for weight in group["params"]:
@@ -49,7 +49,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonal(matrices: Tensor, steps: int = 5) -> Tensor:
-    """Approximate the nearest matrices with orthonormal rows, (count, rows, columns) with rows <= columns."""
+    """Approximate the nearest matrices with orthonormal rows; the shape is (count, rows, columns), rows <= columns."""
     a, b, c = _COEFFICIENTS
     x = matrices / (matrices.norm(dim=(1, 2), keepdim=True) + 1e-7)
     for _ in range(steps):

@@ -26,7 +26,7 @@ from transformers import (
 
 Loaded = tuple[PreTrainedModel, PreTrainedTokenizerBase]
 Question = tuple[str, str]
-"""A prompt and its only right answer."""
+"""A prompt and its only correct answer."""
 
 CONDITIONS = {
     "known": ("four things", 4),
@@ -46,9 +46,9 @@ def load(folder: Path) -> Loaded:
 
 
 def draw_names(random: Random, language: Language, condition: str) -> list[tuple[str, str]]:
-    """Return distinct pairs (noun, colour); the question is about the first one.
+    """Return distinct pairs (noun, colour), the first of which is the subject of the question.
 
-    Half of the time the first four share two nouns and two colours, so that only pairs are unique.
+    Half of the time, the first four share two nouns and two colours, so that only the pairs are unique.
     """
     count = CONDITIONS[condition][1]
     spoken = "french" if language is FRENCH else "english"
@@ -67,14 +67,14 @@ def draw_names(random: Random, language: Language, condition: str) -> list[tuple
 
 
 def draw_probe(random: Random, language: Language, condition: str) -> tuple[Thing, Scene]:
-    """Return the queried object and a scene with it, in the order of the worlds' descriptions."""
+    """Return the queried object and a scene that contains it, in the order used in the worlds' descriptions."""
     things = [near(random, language, name) for name in draw_names(random, language, condition)]
     ordered = sorted(things, key=lambda thing: (thing.side, -thing.ahead))
     return things[0], Scene(ordered, draw_walls(random), None)
 
 
 def near(random: Random, language: Language, name: tuple[str, str]) -> Thing:
-    """Return an object within the 7 × 7 cells that an agent sees."""
+    """Return an object in the 7 × 7 cells that an agent sees."""
     while True:
         thing = draw_thing(random, language, name)
         if abs(thing.side) <= 3 and thing.ahead <= 6:
@@ -82,7 +82,7 @@ def near(random: Random, language: Language, name: tuple[str, str]) -> Thing:
 
 
 def told(language: Language, scene: Scene) -> str:
-    """Return the scene as an observation of a prompt."""
+    """Return the scene as an observation in a prompt."""
     return "".join(f"{sentence}, " for sentence in scene.sentences(language))
 
 
@@ -90,7 +90,7 @@ def told(language: Language, scene: Scene) -> str:
 
 
 def asked(kind: str, answer: Callable[[Language, Thing], str]) -> Callable[..., Question]:
-    """Return a question about one object, after the scene."""
+    """Return a scene followed by a question about one object."""
 
     def ask(random: Random, language: Language, thing: Thing, scene: Scene) -> Question:
         question = language.questions[kind][0].format(x=language.name(thing, language.the))
@@ -100,7 +100,7 @@ def asked(kind: str, answer: Callable[[Language, Thing], str]) -> Callable[..., 
 
 
 def nearer(random: Random, language: Language, thing: Thing, scene: Scene) -> Question:
-    """Return a question about the distances of two objects, and which is nearer."""
+    """Return a question about the distances of two objects and about which one is nearer."""
     other = random.choice([one for one in scene.things if one is not thing])
     if other.distance == thing.distance:
         scene.things[scene.things.index(other)] = other = replace(other, ahead=other.ahead + 1)
@@ -111,7 +111,7 @@ def nearer(random: Random, language: Language, thing: Thing, scene: Scene) -> Qu
 
 
 def make_unlike(random: Random, language: Language, thing: Thing, scene: Scene) -> None:
-    """Change the noun of other objects, so that the noun is unique."""
+    """Change the nouns of the other objects, so that the object's noun is unique."""
     nouns = [noun for noun in language.other_nouns if noun != thing.noun]
     scene.things = [
         replace(one, noun=random.choice(nouns), state="") if one is not thing and one.noun == thing.noun else one
@@ -146,9 +146,9 @@ def prompted(
     called: Callable[[Random, Language, Thing, Scene], str] = full_name,
     short: bool = False,
 ) -> Callable[..., Question]:
-    """Return a policy's prompt with goal and observation; then a label, followed by the object's place.
+    """Return a policy's prompt with goal and observation, followed by a label and the object's place.
 
-    In goals with two objects, {x} comes first. `called` names it.
+    In goals with two objects, {x} comes first, and `called` is its name.
     """
 
     def ask(random: Random, language: Language, thing: Thing, scene: Scene) -> Question:
@@ -182,7 +182,7 @@ QUESTIONS: dict[str, Callable[..., Question]] = {
 
 
 def probes(language: Language, condition: str, kind: str, number: int, seed: int = 7) -> list[Question]:
-    """Return `number` questions of a kind under a condition; equal seeds give equal questions."""
+    """Return `number` questions of a kind under a condition; equal seeds yield equal questions."""
     random = Random(f"{condition} {kind} {seed}")
     return [QUESTIONS[kind](random, language, *draw_probe(random, language, condition)) for _ in range(number)]
 
@@ -206,7 +206,7 @@ def answers(loaded: Loaded, prompts: list[str]) -> list[str]:
 
 
 def exact(loaded: Loaded, language: Language, condition: str, kind: str, number: int = 300) -> float:
-    """Return the share of exactly right answers."""
+    """Return the share of exactly correct answers."""
     questions = probes(language, condition, kind, number)
     given = answers(loaded, [prompt for prompt, _ in questions])
     return sum(one == wanted for one, (_, wanted) in zip(given, questions, strict=True)) / number

@@ -15,7 +15,7 @@ SENTINELS = [f"<extra_id_{index}>" for index in range(8)]
 
 # Openings of descriptions and prompts are one token each, which saves a third of the tokens.
 PHRASES = ("You see a", "You carry a", "Tu vois une", "Tu vois un", "Tu portes une", "of the agent", "de l'agent")
-# The places after a number are one token, too.
+# The places after a number are also one token each.
 SPANS = ("steps? (?:left|right)(?: and)?", "steps? forward", "pas à (?:gauche|droite)(?: et)?", "pas devant")
 PIECES = "|".join(
     [
@@ -32,7 +32,7 @@ PIECES = "|".join(
 
 
 def texts(seed: int) -> list[str]:
-    """Return the text for learning merges: a sample of the corpus, and every word of the world many times."""
+    """Return the text from which merges are learned: samples of the corpus, and the world's words, repeated."""
     sample = [
         join(document.context, *(part for turn in document.turns for part in turn))
         for document in documents(seed, 20_000)
@@ -47,7 +47,7 @@ def texts(seed: int) -> list[str]:
 
 
 def build_tokenizer(kind: str, seed: int) -> Tokenizer:
-    """Train the merges, which are the same for both kinds, with the special tokens of T5 or GPT-2."""
+    """Train the merges, which are the same for both kinds, and add the special tokens of T5 or GPT-2."""
     specials = [PAD, END_OF_SEQUENCE, UNKNOWN, *SENTINELS] if kind == "t5" else [PAD, END_OF_TEXT, UNKNOWN]
     tokenizer = Tokenizer(BPE())
     # Encoding adds a leading space and decoding removes one, so that a word has the same token
@@ -77,7 +77,7 @@ def build_tokenizer(kind: str, seed: int) -> Tokenizer:
 
 
 def fast_tokenizer(kind: str, tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
-    """Return the tokenizer as an instance of Transformers' class."""
+    """Return the tokenizer as an instance of the class in Transformers."""
     ends = {"eos_token": END_OF_SEQUENCE} if kind == "t5" else {"bos_token": END_OF_TEXT, "eos_token": END_OF_TEXT}
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,

@@ -37,7 +37,7 @@ class Language:
     states: tuple[str, ...]
     door: str
     named: str  # name of noun and colour
-    doored: str  # the same for a door with its state
+    doored: str  # the same for a door, with its state
     the: str
     a: str
     see: str
@@ -62,7 +62,7 @@ class Language:
     place_labels: tuple[str, ...]
     one_of: tuple[str, ...]
     questions: dict[str, tuple[str, ...]]
-    asked: tuple[tuple[str, tuple[str, str], tuple[str, str]], ...]  # goal, then two questions on it
+    asked: tuple[tuple[str, tuple[str, str], tuple[str, str]], ...]  # goal, then two questions about it
     statements: tuple[str, ...]  # {x}, {way}, {place}
     action_words: tuple[tuple[str, ...], ...]  # synonyms, one tuple for each action
     plain: tuple[str, ...]  # complete sentences about words, actions and objects

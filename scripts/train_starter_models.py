@@ -1,8 +1,8 @@
 """Train the two bundled models on generated text: `python scripts/train_starter_models.py`.
 
-Writes `encoder_decoder/` (T5) and `causal/` (Llama) with their tokenizers under `src/groundling/lm/starter/`.
-The corpus is generated during training (see `starter_corpus.py`); nothing is downloaded. The same seed, thread count and
-PyTorch version give the same weights.
+The script writes `encoder_decoder/` (T5) and `causal/` (Llama) with their tokenizers to `src/groundling/lm/starter/`.
+The corpus is generated during training (see `starter_corpus.py`), and nothing is downloaded. The same seed, thread
+count and PyTorch version result in the same weights.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ from transformers.models.t5.modeling_t5 import T5Attention, T5Stack
 STARTER = Path(__file__).resolve().parents[1] / "src/groundling/lm/starter"
 WIDTH = 128
 HEADS = 8
-SIZE = WIDTH // HEADS  # of a head
+SIZE = WIDTH // HEADS  # size of a head
 INNER = 256  # units of the feed-forward layers: the tasks need little arithmetic
-LONGEST = 240  # maximum number of tokens of a text
+LONGEST = 240  # maximum number of tokens in a text
 CHUNK = 1500  # texts that are batched by length
 IGNORED = -100
-# Scenes are random, so contexts teach little; answers carry the signal.
+# Scenes are random, so little can be learned from contexts; the signal is in the answers.
 CONTEXT_WEIGHT = 0.03
 
 
 @dataclass
 class Example:
-    """Token ids of inputs and targets; for a causal model, those of one sequence."""
+    """Token ids of inputs and targets; for a causal model, of a single sequence."""
 
     source: list[int]
     target: list[int]
@@ -95,7 +95,7 @@ def token_ids(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:
 def encoder_decoder_example(tokenizer: PreTrainedTokenizerFast, random: Random, document: Document) -> Example:
     """Encode the context and one question; further questions are decoder inputs.
 
-    Plain text is continued or denoised.
+    Plain text is either continued or denoised.
     """
     end = [tokenizer.eos_token_id]
     question, answer = document.turns[0]
@@ -126,7 +126,7 @@ def causal_example(tokenizer: PreTrainedTokenizerFast, random: Random, document:
     for index, (question, answer) in enumerate(document.turns):
         asked = token_ids(tokenizer, join(document.context, question) if index == 0 else f"\n {question}")
         told = token_ids(tokenizer, answer)
-        # An answer includes its end: a line break before a further question, else the end token.
+        # An answer includes its end: a line break before another question, otherwise the end token.
         if index == len(document.turns) - 1:
             told.append(tokenizer.eos_token_id)
         tokens += asked + told
@@ -137,7 +137,7 @@ def causal_example(tokenizer: PreTrainedTokenizerFast, random: Random, document:
 
 
 def batches(examples: list[Example], tokens: int, random: Random) -> Iterator[list[Example]]:
-    """Yield batches of about `tokens` tokens with examples of similar length, in random order."""
+    """Yield batches of about `tokens` tokens, which contain examples of similar length, in random order."""
     order = sorted(range(len(examples)), key=lambda index: (len(examples[index]), random.random()))
     groups: list[list[Example]] = [[]]
     for index in order:
@@ -150,7 +150,7 @@ def batches(examples: list[Example], tokens: int, random: Random) -> Iterator[li
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage of training on `count` new texts of some kinds, with at most `longest` tokens each."""
+    """A stage of training on `count` new texts of some kinds, each with at most `longest` tokens."""
 
     kinds: Mapping[DocumentMaker, float]
     count: int
@@ -177,7 +177,7 @@ def padded(rows: list[list], value: float, dtype: torch.dtype = torch.long) -> T
 
 @torch.no_grad()
 def new_encoder_decoder(tokenizer: PreTrainedTokenizerFast) -> T5ForConditionalGeneration:
-    """Return a T5 with more encoder than decoder layers, because look-up happens in the encoder."""
+    """Return a T5 with more encoder layers than decoder layers, because look-up happens in the encoder."""
     config = T5Config(
         vocab_size=len(tokenizer),
         d_model=WIDTH,
@@ -194,7 +194,7 @@ def new_encoder_decoder(tokenizer: PreTrainedTokenizerFast) -> T5ForConditionalG
         decoder_start_token_id=tokenizer.pad_token_id,
     )
     model = T5ForConditionalGeneration(config)
-    # T5 initialises embeddings with standard deviation 1, which Adam changes slowly.
+    # T5 initialises embeddings with a standard deviation of 1, and Adam changes such values slowly.
     torch.nn.init.normal_(model.shared.weight, std=0.3)
     look_near(model.encoder, [(-1, -1), (1, 1), (2, 2), (3, 4), (-3, -2)], both_sides=True)
     look_near(model.decoder, [(-1, -1), (-3, -2)], both_sides=False)
@@ -205,7 +205,7 @@ def new_encoder_decoder(tokenizer: PreTrainedTokenizerFast) -> T5ForConditionalG
 def look_near(stack: T5Stack, ranges: list[tuple[int, int]], both_sides: bool) -> None:
     """Initialise some heads to attend to neighbours and, in the encoder, the others to avoid the token itself.
 
-    Names and places are neighbours in a sentence; from zero, biases take a thousand steps to learn this.
+    Names and places are neighbours in a sentence. If biases start at zero, they take a thousand steps to learn this.
     """
     attention = stack.block[0].layer[0].SelfAttention
     distances = torch.arange(-8, 9)
@@ -220,10 +220,10 @@ def look_near(stack: T5Stack, ranges: list[tuple[int, int]], both_sides: bool) -
 def join_up(model: T5ForConditionalGeneration) -> None:
     """Initialise attention for look-up: store neighbouring names, compare them, and copy places.
 
-    Four heads of the encoder's first layer copy a token's neighbours (see `look_near`), each to a reserved subspace. Later
-    layers compare tokens in the subspace of previous tokens, so that a colour and its noun match together, and read the
-    other subspaces. Outputs keep the basis of the inputs. Equal queries and keys speed up look-up, as in mimetic
-    initialisation (Trockman and Kolter, arXiv 2305.09828).
+    Four heads of the encoder's first layer copy a token's neighbours (see `look_near`), each to a reserved subspace.
+    Later layers compare tokens in the subspace of previous tokens, so that a colour and its noun match together, and
+    read the other subspaces. Outputs have the same basis as the inputs. Equal queries and keys speed up look-up, as in
+    mimetic initialisation (Trockman and Kolter, arXiv 2305.09828).
     """
     basis = torch.linalg.qr(torch.randn(WIDTH, WIDTH)).Q.T
     before, *after = parts = [basis[SIZE * part : SIZE * (part + 1)] for part in range(4)]
@@ -235,7 +235,7 @@ def join_up(model: T5ForConditionalGeneration) -> None:
         attention.q.weight.copy_(attention.k.weight * 6.0 / SIZE)
     for head, part in enumerate(parts):
         first.v.weight[rows[head]] = part
-    written.v.weight[rows[0]] = before  # equal in queries and keys, so that they can be compared
+    written.v.weight[rows[0]] = before  # the same in queries and keys, so that they can be compared
     for attention, heads in [*((one, range(4, HEADS)) for one in later), *((one, range(HEADS)) for one in crossing)]:
         for head in heads:
             attention.k.weight[rows[head]] = before
@@ -274,7 +274,7 @@ def new_causal(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
     for attention in later:
         for head in range(HEADS):
             rows = slice(SIZE * head, SIZE * (head + 1))
-            if head < 6:  # compares the previous tokens of two tokens
+            if head < 6:  # compares the tokens that precede two tokens
                 attention.q_proj.weight[rows] = attention.k_proj.weight[rows] = 1.2 * parts[0]
                 hand_on(attention, head, parts[head])
             else:  # attends anywhere and copies names
@@ -287,8 +287,9 @@ def new_causal(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
 def look_back(attention: LlamaAttention, head: int, back: float) -> None:
     """Initialise a head to attend `back` positions back (as in look_near).
 
-    The two fastest of the rotated pairs (i, i + SIZE / 2) get constant queries and keys, the keys rotated by `back`
-    positions, so that their product peaks there. For half positions, only the slower pair is used, with a wider peak.
+    The two fastest of the rotated pairs (i, i + SIZE / 2) have constant queries and keys, and the keys are rotated by
+    `back` positions, so that their product peaks there. For half positions, only the slower pair is used, which has a
+    wider peak.
     """
     rates = 10_000.0 ** -(torch.arange(SIZE // 2) * 2 / SIZE)  # radians per position
     sharpness = torch.tensor([40.0, 20.0] if back == int(back) else [0.0, 30.0])
@@ -313,7 +314,7 @@ def encoder_decoder_logits(model: PreTrainedModel, batch: list[Example]) -> tupl
 
 
 def causal_logits(model: PreTrainedModel, batch: list[Example]) -> tuple[Tensor, Tensor]:
-    """Pad on the right, which a causal model ignores."""
+    """Pad on the right, since a causal model ignores the padding there."""
     ids = padded([example.target for example in batch], model.config.pad_token_id)
     labels = padded([example.target[1:] for example in batch], IGNORED)
     return model(input_ids=ids[:, :-1], use_cache=False).logits, labels
@@ -321,15 +322,15 @@ def causal_logits(model: PreTrainedModel, batch: list[Example]) -> tuple[Tensor,
 
 @dataclass(frozen=True)
 class Cycle:
-    """Texts of one learning-rate cycle: warm-up, constant, decay to zero."""
+    """The texts of one learning-rate cycle, which consists of a warm-up, a constant phase and a decay to zero."""
 
     stages: tuple[Stage, ...]
-    """Stages. Models learn to find the named object among several in a few hundred steps on short texts, but not in a
-    thousand steps on the mixture."""
+    """Short texts come first: on these, models learn to find the named object among several in a few hundred steps,
+    but on the mixture they do not learn it in a thousand steps."""
     pace: float = 1.0
-    """Factor on the learning rate."""
+    """A factor by which the learning rate is multiplied."""
     level: float = 0.3
-    """Share of the texts after which the learning rate decays."""
+    """The share of the texts after which the learning rate decays."""
 
     @property
     def texts(self) -> int:
@@ -357,8 +358,8 @@ RECIPES = {
         encoder_decoder_logits,
         (Cycle((Stage({sought: 1.0}, 15_000, longest=110), Stage(DOCUMENTS, 165_000))),),
     ),
-    # A causal model first learns the place of a just-named object, then to take the name from a goal before the
-    # scene, which takes the longest.
+    # A causal model first learns the place of an object that has just been named, and then to find the name in a goal
+    # before the scene, which takes longest.
     "causal": Recipe(
         "causal",
         "gpt2",
@@ -373,7 +374,7 @@ RECIPES = {
                     Stage({**DOCUMENTS, sought: 60, labelled: 64}, 190_000, longest=300),
                 )
             ),
-            # After these stages, the model is weakest at distances and synonyms.
+            # After these stages, the model has the most difficulty with distances and synonyms.
             Cycle(
                 (Stage({**DOCUMENTS, sought: 40, labelled: 50, measured: 70, renamed: 50}, 80_000, longest=300),),
                 pace=0.5,
@@ -388,19 +389,19 @@ RECIPES = {
 
 
 def loss_of(recipe: Recipe, model: PreTrainedModel, batch: list[Example]) -> Tensor:
-    """Return the cross-entropy, a weighted mean over tokens."""
+    """Return the cross-entropy, which is a weighted mean over tokens."""
     logits, labels = recipe.logits(model, batch)
-    skipped = 1 if recipe.folder == "causal" else 0  # nothing predicts the first token of a causal text
+    skipped = 1 if recipe.folder == "causal" else 0  # the first token of a causal text is not predicted
     weights = padded([example.weights[skipped:] for example in batch], 0.0, torch.float)
     losses = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="none")
     return (losses * weights.flatten()).sum() / weights.sum()
 
 
 def optimizers_for(model: PreTrainedModel) -> list[torch.optim.Optimizer]:
-    """Use Muon for the matrices of the layers, AdamW for embeddings, biases and norms.
+    """Use Muon for the matrices of the layers, and AdamW for embeddings, biases and norms.
 
-    Muon learns look-up in about half the time of AdamW. T5's position biases are few and must become
-    large, so they use a higher learning rate (`pace`).
+    With Muon, look-up is learned in about half the time needed with AdamW. T5 has few position biases, which must
+    become large, so they have a higher learning rate (`pace`).
     """
     inner, others, biases = [], [], []
     for name, parameter in model.named_parameters():
@@ -415,7 +416,7 @@ def optimizers_for(model: PreTrainedModel) -> list[torch.optim.Optimizer]:
 
 
 def schedule(step: int, progress: float, level: float, warmup: int = 100) -> float:
-    """Linear warm-up in `warmup` steps, the full rate until `level` of the texts, then cosine decay to zero."""
+    """Return a factor: linear warm-up over `warmup` steps, 1 up to `level` of the texts, then cosine decay to zero."""
     if step < warmup:
         return (step + 1) / warmup
     return 0.5 * (1 + math.cos(math.pi * max(0.0, progress - level) / (1 - level)))
@@ -471,7 +472,7 @@ def train_cycle(
 
 @torch.no_grad()
 def held_out_loss(recipe: Recipe, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, seed: int) -> float:
-    """Return nats per answer token (causal: per weighted token) on 2,000 documents with a different seed."""
+    """Return the nats per answer token (causal: per weighted token) on 2,000 documents with a different seed."""
     random = Random(seed)
     examples = [recipe.example(tokenizer, random, document) for document in documents(seed, 2000)]
     groups = list(batches(examples, 8000, random))
@@ -481,7 +482,7 @@ def held_out_loss(recipe: Recipe, model: PreTrainedModel, tokenizer: PreTrainedT
 
 
 def main() -> None:
-    """Read the command line and train."""
+    """Parse the command line and train."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("models", nargs="*", metavar="MODEL", help=f"any of {' and '.join(RECIPES)} (default: both)")
     parser.add_argument("--seed", type=int, default=1)

@@ -1,13 +1,13 @@
-"""Write digests of short training runs, one per experiment family, to compare them before and after a refactoring.
+"""Write digests of short training runs, one per experiment family, for comparison before and after a refactoring.
 
 python -m scripts.trajectories --jobs 2 --output before.jsonl
 python -m scripts.trajectories --jobs 2 --output after.jsonl --compare before.jsonl   # exits with 1 if they differ
 
-Each row runs Groundling's command line on the CPU, with one thread and a fixed seed, in its own folder. This
-script imports nothing from the package: a table depends only on commands, config keys, and files in a run's folder.
-Compare tables from the same machine only; other processors round differently.
+For each row, Groundling's command line is run on the CPU, with one thread and a fixed seed, in a separate folder. This
+script does not import the package, so a table depends only on commands, config keys, and files in a run's folder.
+Compare only tables from the same machine, because other processors round differently.
 
-Each command runs in a process forked from this one, which imports PyTorch and Transformers once for all of them.
+Each command runs in a process forked from this one, so that PyTorch and Transformers are imported only once.
 """
 
 import argparse
@@ -55,12 +55,12 @@ def read_rows() -> dict[str, list[list[str]]]:
 ROWS = read_rows()
 _OF_TIME_OR_MEMORY = re.compile(r"second|time|_mib|memory")
 _STATE = re.compile(r"optimizer|random|collector|algorithm|table")
-"""Files of tensors that are not weights."""
+"""Tensor files that do not contain weights."""
 _SHOWN = ("return_mean", "loss", "policy_loss", "entropy", "probability", "validation_loss")
 
 
 def run_row(name: str, folder: Path) -> Row:
-    """Run a row's commands in ``folder``; return digests and metrics, or the error."""
+    """Run a row's commands in ``folder``, and return digests and metrics, or the error."""
     folder.mkdir(parents=True)
     for words in ROWS[name]:
         process = multiprocessing.get_context("fork").Process(target=_run, args=(words, folder))
@@ -78,9 +78,9 @@ def run_row(name: str, folder: Path) -> Row:
 
 
 def _run(words: list[str], folder: Path) -> None:
-    """Become ``python -m groundling`` with these arguments, or torchrun with two such processes."""
+    """Replace this process with ``python -m groundling`` and these arguments, or with torchrun and two processes."""
     os.chdir(folder)
-    os.environ["XDG_CACHE_HOME"] = str(folder / "cache")  # from which a stopped evaluation would continue
+    os.environ["XDG_CACHE_HOME"] = str(folder / "cache")  # files from which an interrupted evaluation would continue
     with Path("log.txt").open("a") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
@@ -92,7 +92,7 @@ def _run(words: list[str], folder: Path) -> None:
 
 
 def read_figures(folder: Path) -> dict[str, Any]:
-    """Return the rows of all ``*.jsonl`` files of runs, and the tables of evaluations, by file."""
+    """Return the rows of the runs' ``*.jsonl`` files and the tables of evaluations, by file."""
     figures: dict[str, Any] = {}
     for name in ("metrics.jsonl", "validation.jsonl"):
         for path in sorted(folder.rglob(name)):
@@ -126,7 +126,7 @@ def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def differences(old: Row, new: Row) -> str | None:
-    """Describe how two rows differ: the first values, and the largest relative difference; None if they are equal."""
+    """Return the first values in which two rows differ and the largest relative difference; None if they are equal."""
     if "error" in old or "error" in new:
         return None if "error" in old and "error" in new else f"error: {new.get('error', old.get('error'))}"
     parts = [key for key in ("metrics", "weights") if old[key] != new[key]]
@@ -141,7 +141,7 @@ def differences(old: Row, new: Row) -> str | None:
 
 
 def show(row: Row) -> str:
-    """Format a row for the terminal: digests, and the run's last metrics."""
+    """Format a row for the terminal, with the digests and the run's last metrics."""
     if "error" in row:
         return f"{row['row']:22} failed: {row['error']}"
     rows = row["figures"]["run/metrics.jsonl"]

@@ -1,10 +1,10 @@
-"""Write tests/data/trl_grpo.json: losses and gradients of TRL 1.16's GRPOTrainer, on random rollouts.
+"""Write tests/data/trl_grpo.json, which contains losses and gradients of TRL 1.16's GRPOTrainer on random rollouts.
 
 pip install --no-deps --target trl trl==1.16.0 && PYTHONPATH=trl python -m scripts.trl_grpo
 
-TRL's own statements are executed: `_compute_loss`, and those of `_generate_and_score_completions` that mask truncated
-completions and compute advantages. Only the model is replaced, by log-probabilities and entropies that depend on one
-parameter for each token. The test that reads the file does not need TRL.
+TRL's own code is executed: `_compute_loss`, and the statements of `_generate_and_score_completions` that mask
+truncated completions and compute advantages. Only the model is replaced, by log-probabilities and entropies that
+depend on one parameter per token. The test that reads the file does not need TRL.
 """
 
 import ast
@@ -55,7 +55,7 @@ DEFAULTS = {
 
 
 def rollout() -> dict[str, torch.Tensor]:
-    """Twelve texts of unequal lengths, some without an end token (1), with random numbers for their tokens."""
+    """Return twelve texts of different lengths, some without an end token (1), and random numbers for each token."""
     generator = torch.Generator().manual_seed(0)
 
     def random(*shape: int) -> torch.Tensor:
@@ -63,20 +63,20 @@ def rollout() -> dict[str, torch.Tensor]:
 
     old = -random(12, LENGTH).abs() - 0.5
     lengths = torch.tensor([3, 8, 1, 8, 5, 8, 2, 7, 8, 4, 6, 8])
-    ends = torch.tensor([1, 0, 1, 1, 1, 0, 1, 1, 1, 1, 1, 0]).bool()  # three of length 8 are truncated
+    ends = torch.tensor([1, 0, 1, 1, 1, 0, 1, 1, 1, 1, 1, 0]).bool()  # three of those with length 8 are truncated
     return {
         "old": old,
         "now": old + 0.3 * random(12, LENGTH),
         "reference": old + 0.2 * random(12, LENGTH),
         "entropies": random(12, LENGTH).abs(),
-        "rewards": torch.cat([random(4), torch.ones(4), random(4)]),  # those of the second group are equal
+        "rewards": torch.cat([random(4), torch.ones(4), random(4)]),  # the rewards of the second group are equal
         "lengths": lengths,
         "ends": ends,
     }
 
 
 def statement(begins: str) -> Any:
-    """Compile the statement of `_generate_and_score_completions` that begins with the given text."""
+    """Compile the statement in `_generate_and_score_completions` that begins with the given text."""
     method = grpo_trainer.GRPOTrainer._generate_and_score_completions
     tree = ast.parse(textwrap.dedent(inspect.getsource(method)))
     (found,) = (one for one in tree.body[0].body if ast.unparse(one).startswith(begins))
@@ -84,7 +84,7 @@ def statement(begins: str) -> Any:
 
 
 def run(given: dict[str, torch.Tensor], options: dict[str, Any]) -> dict[str, Any]:
-    """Return the advantages, and the loss of each minibatch with its gradient with respect to every token."""
+    """Return the advantages, and each minibatch's loss and its gradient with respect to every token."""
     trainer = made_trainer(options)
     mask = (torch.arange(LENGTH) < given["lengths"][:, None]).int()
     ids = [[5] * (int(n) - 1) + [1 if end else 5] for n, end in zip(given["lengths"], given["ends"], strict=True)]
@@ -127,7 +127,7 @@ def run(given: dict[str, torch.Tensor], options: dict[str, Any]) -> dict[str, An
 
 
 def made_trainer(options: dict[str, Any]) -> Any:
-    """Return the attributes of a GRPOTrainer that the executed statements read."""
+    """Return the GRPOTrainer attributes that the executed statements read."""
     chosen = DEFAULTS | options
     config = SimpleNamespace(delta=None, use_bias_correction_kl=False, steps_per_generation=12 // MINIBATCH)
     processes = SimpleNamespace(

@@ -3,8 +3,8 @@
     groundling serve-env BabyAI-GoToObjS4-v0
     pip install trl==1.16.0 openenv==0.10.0 && python scripts/trl_openenv.py    # in an environment without Groundling
 
-The model is a random Llama whose tokenizer knows each call of the tool as one token, so that it calls from the start.
-Replace `tiny_model` with a model of yours.
+The model is a random Llama whose tokenizer encodes each tool call as a single token, so that the model calls the tool
+from the start. Replace `tiny_model` with your own model.
 """
 
 import json
@@ -23,7 +23,7 @@ ACTIONS = ("turn left", "turn right", "go forward", "pick up", "drop", "toggle")
 
 
 class TextWorld:
-    """An episode: TRL calls `reset` with a row of the dataset, offers `act` as a tool, and asks for the reward."""
+    """An episode; TRL calls `reset` with a row of the dataset, provides `act` as a tool, and reads the reward."""
 
     def __init__(self) -> None:
         self._env = GenericEnvClient(base_url=URL).sync()
@@ -41,7 +41,7 @@ class TextWorld:
         """
         if self._result.done:
             return "The episode has ended."
-        self._result = self._env.step({"action": action})  # an inadmissible action raises, and TRL tells the model
+        self._result = self._env.step({"action": action})  # TRL shows errors to the model
         self._return += self._result.reward
         return self._read()
 
@@ -54,7 +54,7 @@ class TextWorld:
 
 
 def tiny_model() -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast, list[int]]:
-    """Return a random model, its tokenizer, and the ids of the tokens that it must not generate."""
+    """Return a random model, its tokenizer, and the ids of tokens that the model must not generate."""
     words = "go to the a red green blue purple yellow grey key ball box You see wall step steps left right forward and"
     tokens = ["<unk>", "<pad>", *words.split()]
     tokenizer = Tokenizer(models.WordLevel({token: id for id, token in enumerate(tokens)}, unk_token="<unk>"))
@@ -86,7 +86,7 @@ if __name__ == "__main__":
         args=GRPOConfig(
             output_dir="runs/trl_openenv",
             max_steps=3,
-            num_generations=8,  # episodes of each seed, which are compared; also the number of sessions
+            num_generations=8,  # number of episodes per seed, which are compared, and of sessions
             per_device_train_batch_size=8,
             max_completion_length=1024,
             max_tool_calling_iterations=8,

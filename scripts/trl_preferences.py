@@ -1,9 +1,9 @@
-"""Record TRL's DPO and KTO losses and gradients on random log-probabilities, for tests/algorithms/test_preferences.py.
+"""Record TRL's DPO and KTO losses and gradients for random log-probabilities (tests/algorithms/test_preferences.py).
 
     pip install --target trl --no-deps trl==1.16.0
     PYTHONPATH=trl python -m scripts.trl_preferences tests/algorithms/trl_preferences.jsonl
 
-The losses are computed by the trainers' own ``_compute_loss``, with a model that returns the given log-probabilities.
+The losses are computed with the trainers' own ``_compute_loss`` and a model that returns the given log-probabilities.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 _LENGTHS = (5, 2, 4, 7, 1, 6, 3, 5)  # tokens of each text
-_WIDTH = max(_LENGTHS) + 1  # with the prompt's one token
+_WIDTH = max(_LENGTHS) + 1  # including the prompt, which is one token
 _DPO: list[dict[str, Any]] = [
     {"loss_type": "sigmoid", "beta": 0.1},
     {"loss_type": "sigmoid", "beta": 0.7},

@@ -1,4 +1,4 @@
-"""Tiny worlds and policies, so that tests of everything else take milliseconds."""
+"""Tiny worlds and policies, which let other tests run in milliseconds."""
 
 import gc
 import os
@@ -25,7 +25,7 @@ __all__ = ["things"]
 
 
 class Corridor(gymnasium.Env[dict[str, Any], int]):
-    """Walk left or right along five cells to the end that the mission names; 12 steps at most."""
+    """Walk left or right along five cells to the end given in the mission, in at most 12 steps."""
 
     observation_space = gymnasium.spaces.Dict(
         {"mission": gymnasium.spaces.Text(32), "position": gymnasium.spaces.Discrete(5)}
@@ -53,7 +53,7 @@ class Corridor(gymnasium.Env[dict[str, Any], int]):
 
 @policies.register("test-table")
 class TablePolicy(Policy):
-    """A linear policy on one-hot (goal, position): what the corridor needs and nothing more."""
+    """A linear policy on one-hot (goal, position), which is all that the corridor requires."""
 
     def __init__(self, num_actions: int = 3) -> None:
         super().__init__()
@@ -92,21 +92,21 @@ class TablePolicy(Policy):
 
 
 class SequencePolicy(Policy):
-    """Writes at most five of the tokens 0 to 4 to the prompts 0 to 2, by look-up; token 0 ends a text.
+    """Generates at most five of the tokens 0 to 4 for prompts 0 to 2, from a table; token 0 ends a text.
 
-    The reference is the policy as it began. Its observations are the prompts.
+    The reference is the initial policy. Observations are prompts.
     """
 
     length = 5
 
     def __init__(self) -> None:
         super().__init__()
-        self.actor = nn.Parameter(torch.randn(3, 6, 5) * 0.3)  # by prompt and token before, of which 5 is none
+        self.actor = nn.Parameter(torch.randn(3, 6, 5) * 0.3)  # by prompt and previous token, where 5 means none
         self.critic = nn.Parameter(torch.zeros(3, 6))
         self.register_buffer("reference", self.actor.detach().clone())
 
     def write(self, prompts: Sequence[int], generator: torch.Generator) -> Rollout:
-        """One text to each prompt, without gradients; its reward is the share of tokens 3, given at its end."""
+        """Generate one text per prompt, without gradients; the reward at its end is the share of tokens 3."""
         before = torch.full((len(prompts),), 5)
         texts = []
         for _ in range(self.length):
@@ -139,7 +139,7 @@ class SequencePolicy(Policy):
         )
 
     def log_distributions(self, prompts: Sequence[int], before: Tensor) -> Tensor:
-        """Of every token after the tokens ``before`` ``(num_prompts, length)``: ``(num_prompts, length, 5)``."""
+        """Return ``(num_prompts, length, 5)`` for the tokens after ``before`` ``(num_prompts, length)``."""
         return self._look_up(self.actor, prompts, before).log_softmax(-1)
 
     def evaluate(self, observations: Sequence[int], actions: Tensor) -> Evaluated:
@@ -167,7 +167,7 @@ class SequencePolicy(Policy):
 
 
 class MaskedSequencePolicy(SequencePolicy):
-    """Draws among the three tokens that its mask model, an older copy of itself, finds likeliest."""
+    """Samples from the three tokens that are most likely under its mask model, an older copy of the policy."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -192,7 +192,7 @@ def corridor() -> type[Corridor]:
 
 @pytest.fixture(autouse=True, scope="session")
 def _single_thread() -> None:
-    """The suite runs in parallel processes: of these, and of those they start, each has one thread."""
+    """Use one thread per process, because the tests run in parallel processes."""
     torch.set_num_threads(1)
     os.environ.update(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
 
@@ -207,13 +207,13 @@ def _draw_few(groups: Any, keys: Sequence[str]) -> str:
 
 @pytest.fixture(autouse=True, scope="session")
 def _few_figures() -> None:
-    """Reports draw two of their small figures: some have thirty, which take seconds."""
+    """Draw only two small figures in reports, because some reports have thirty, which take seconds."""
     plots.small_multiples = _draw_few
 
 
 @pytest.fixture
 def all_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reports of this test draw all of their figures."""
+    """Draw all figures in the reports of this test."""
     monkeypatch.setattr(plots, "small_multiples", _draw_all)
 
 
@@ -222,7 +222,7 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Collect garbage rarely, and never go through the imported modules again, which takes half a second each time."""
+    """Collect garbage rarely, and exclude imported modules, whose scan takes half a second each time."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)

@@ -1,4 +1,4 @@
-"""Start processes that join one group, as torchrun's do, but are forked and so share this process's imports."""
+"""Start processes that form one group, as with torchrun, but are forked, so that they share this process's imports."""
 
 import contextlib
 import io
@@ -27,7 +27,7 @@ class Ended:
 
 
 def launch(processes: int, work: Callable[[], int | None], timeout: float = 240) -> list[Ended]:
-    """Call ``work`` in each of some processes, whose exit codes it returns, and fail after ``timeout`` seconds."""
+    """Call ``work`` in each of several processes, return their exit codes, and fail after ``timeout`` seconds."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
@@ -40,7 +40,7 @@ def launch(processes: int, work: Callable[[], int | None], timeout: float = 240)
             target=_work, args=({name: str(value) for name, value in variables.items()}, work, sending)
         )
         child.start()
-        sending.close()  # so that a dead child ends the stream
+        sending.close()  # so that the stream ends if a child dies
         children.append((child, receiving))
     ended = []
     try:
@@ -48,7 +48,7 @@ def launch(processes: int, work: Callable[[], int | None], timeout: float = 240)
             assert receiving.poll(timeout), "a process hangs"
             try:
                 output = receiving.recv()
-            except EOFError:  # it died without output
+            except EOFError:  # the child died without output
                 output = ""
             child.join(timeout)
             assert child.exitcode is not None, "a process hangs as it ends"
@@ -60,7 +60,7 @@ def launch(processes: int, work: Callable[[], int | None], timeout: float = 240)
 
 
 def groundling(processes: int, *words: str) -> list[Ended]:
-    """Run the command in each of some processes."""
+    """Run the command in each of several processes."""
     return launch(processes, lambda: main(list(words)))
 
 

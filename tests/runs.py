@@ -1,4 +1,4 @@
-"""What tests compare of runs."""
+"""Parts of runs that tests compare."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from groundling.training import checkpoint
 from groundling.training.tracking import read_metrics
 
 TIME_KEYS = ("seconds", "steps_per_second")
-"""Figures that differ between two runs of one seed."""
+"""Metrics that differ between two runs with the same seed."""
 
 
 def figures(run_dir: Path) -> list[dict[str, Any]]:
@@ -27,7 +27,7 @@ def tensors(run_dir: Path) -> dict[str, torch.Tensor]:
 
 
 def assert_equal_runs(one: Path, other: Path) -> None:
-    """Assert that two runs have equal figures and last checkpoints."""
+    """Assert that two runs have the same figures and last checkpoints."""
     assert figures(one) == figures(other)
     expected, found = tensors(one), tensors(other)
     assert expected.keys() == found.keys()
@@ -35,7 +35,7 @@ def assert_equal_runs(one: Path, other: Path) -> None:
 
 
 def error_of(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """Run a command that must fail with one line, and return the line."""
+    """Run a command that must fail with a single line, and return this line."""
     capsys.readouterr()
     assert main(words) == 1
     error = capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Benchmarks that train: their settings are checked here, their figures are made outside the suite."""
+"""Benchmarks that train: their settings are tested here, but their results are produced outside the tests."""
 
 import importlib.util
 from pathlib import Path

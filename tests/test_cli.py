@@ -1,4 +1,4 @@
-"""The command line as users call it."""
+"""The command line, called as by users."""
 
 import argparse
 import json
@@ -32,7 +32,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _error(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """Run a command that must fail, and return its one line."""
+    """Run a command that must fail, and return its only line."""
     assert main(arguments) != 0
     captured = capsys.readouterr().err
     assert captured.startswith("error: ") and captured.count("\n") == 1, captured
@@ -175,7 +175,7 @@ def test_invalid_overrides_are_reported_in_one_line(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # else it tries for half a minute
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # otherwise it retries for half a minute
     assert message in _error(capsys, "train", "demo-easy", f"run_dir={tmp_path}", *overrides)
 
 

@@ -1,4 +1,4 @@
-"""The examples run as their headers say."""
+"""The examples can be run as described in their headers."""
 
 import ast
 import json
@@ -31,7 +31,7 @@ def test_hallway_trains_an_own_env_with_an_own_algorithm(
     assert main(["evaluate", str(tmp_path), "--import", "examples.hallway", "--episodes", "4"]) == 0
     assert main(["report", str(tmp_path), "--import", "examples.hallway"]) == 0
     page = (tmp_path / "report.html").read_text()
-    assert "You see a red door" in page and "the room before step" not in page  # it draws no pictures
+    assert "You see a red door" in page and "the room before step" not in page  # the env does not render images
     assert main(["list", "envs", "--import", "examples.hallway"]) == 0
     assert "Hallway-v0" in capsys.readouterr().out
 
@@ -80,11 +80,11 @@ def test_loops_are_the_same_with_any_number_of_processes(tmp_path: Path, capsys:
         assert (second.exit_code, second.output) == (0, "")
     assert float(alone[0].splitlines()[-2].split()[-1]) > 0.7  # a third by chance
     weights = [line.split("weights ")[1].split(",")[0] for line in alone[1].splitlines()]
-    assert len(weights) == 2 and weights[0] != weights[1]  # it learns
+    assert len(weights) == 2 and weights[0] != weights[1]  # the weights change
 
 
 def test_the_code_for_users_of_lamorel_runs() -> None:
-    """The page's blocks of Python run in order."""
+    """The page's blocks of Python code can be run in order."""
     page = (ROOT / "docs" / "migration" / "lamorel.md").read_text()
     blocks = [block.partition("```")[0] for block in page.split("```python\n")[1:]]
     assert len(blocks) == 4
@@ -96,7 +96,7 @@ def test_the_code_for_users_of_lamorel_runs() -> None:
     lm, prompts = known["lm"], known["prompts"]
     assert torch.equal(known["scores"], known["scored"].log_probs[0]) and len(known["texts"]) == 3
     assert known["outputs"].shape == (1, 2) and known["figures"]["loss"] > 0
-    assert torch.equal(known["scored"].state, lm.encode(prompts))  # the same state, with candidates and without
+    assert torch.equal(known["scored"].state, lm.encode(prompts))  # the same state with and without candidates
     assert known["best"] == 0
 
 
@@ -129,7 +129,7 @@ def test_own_agent_trains_its_head_and_no_frozen_weights(tmp_path: Path, monkeyp
     words = ["demo-easy", "--import", "examples.own_agent", "policy.id=frozen_encoder", "~policy.args"]
     small = ["world.num_steps=4", "world.num_envs=4", "algorithm.args.minibatch_size=8", "device=cpu"]
     small += [f"run_dir={tmp_path}", "training.keep_checkpoints=3", "training.checkpoint_every=1"]
-    for steps in (16, 32):  # the second resumes, with its own weights read back
+    for steps in (16, 32):  # the second run resumes with the saved weights
         assert main(["train", *words, *small, f"training.steps={steps}"]) == 0
     began = load_file(resolve("starter") + "/model.safetensors")
     first, second = (tmp_path / "checkpoints" / name for name in ("000001", "000002"))
@@ -162,7 +162,7 @@ def test_own_algorithm_and_policy_write(
         assert all(2 <= row["kept"] <= 4 and row["loss"] > 0 for row in rows)
     else:
         assert all(0 < row["value"] < 1 for row in rows)
-    assert main(words) == 0  # resumes, with its own weights read back
+    assert main(words) == 0  # resumes with the saved weights
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,7 @@ def test_a_model_object_is_saved_with_the_run(tmp_path: Path) -> None:
     assert before.equal(model.lm_head.weight)
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "model") is not None
     assert isinstance(run.agent().act("1 2"), str)
-    again = _finetune(tmp_path / "run", model=model)  # the tokenizer of where the model came from
+    again = _finetune(tmp_path / "run", model=model)  # uses the tokenizer of the original model
     assert again.metrics == run.metrics
     model.config._name_or_path = model.name_or_path = ""
     with pytest.raises(gl.ConfigError, match="the model has no tokenizer: pass processing_class=tokenizer"):
@@ -197,7 +197,7 @@ def test_the_command_line_trains_on_a_file_with_a_function_of_a_file(
 
 
 def _forget(id: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget a function, as another process."""
+    """Unregister a function, as in a new process."""
     monkeypatch.delitem(rewards._factories, id)
     monkeypatch.delitem(rewards._origins, id)
     monkeypatch.setattr("groundling.registry.imported_modules", [])

@@ -1,4 +1,4 @@
-"""Errors of users' envs, prompts, pools and rewards name their place, and fail the command."""
+"""Errors in users' envs, prompts, pools and rewards contain their location, and the command fails."""
 
 import signal
 from collections.abc import Callable
@@ -218,7 +218,7 @@ def test_our_own_failures_ask_for_a_report(
 ) -> None:
     _command(KeyError("ours"), monkeypatch)
     with pytest.raises(KeyError):
-        cli.main(["doctor"])  # main passes them on
+        cli.main(["doctor"])  # main does not catch them
     monkeypatch.setattr("sys.argv", ["groundling", "doctor"])
     for name in ("end_with_launcher", "keep_writing"):
         monkeypatch.setattr(cli, name, lambda: None)

@@ -1,4 +1,4 @@
-"""Faults of GLAM and Lamorel that must not return, by number.
+"""Bugs in GLAM and Lamorel that must not occur again, by number.
 
 The tests of the others:
 
@@ -43,7 +43,7 @@ def test_6_a_prompt_is_read_once_for_its_value_and_all_its_actions() -> None:
     embedding.register_forward_hook(lambda module, tokens, output: read.append(tokens[0].numel()))
     policy.act(observations)
     prompts = sum(work.tokens for work in policy.work(observations))
-    candidates = sum(policy.lm.token_lengths(list(_ACTIONS))) + len(_ACTIONS)  # and a start token each
+    candidates = sum(policy.lm.token_lengths(list(_ACTIONS))) + len(_ACTIONS)  # plus one start token each
     assert sum(read) <= prompts + len(observations) * candidates
 
 

@@ -1,4 +1,4 @@
-"""Importing Groundling changes nothing outside the package."""
+"""Importing Groundling has no effects outside the package."""
 
 import json
 import subprocess
@@ -40,7 +40,7 @@ print(json.dumps(changed))
 
 
 def test_imports_change_no_global_state() -> None:
-    """PyTorch's switches, the environment, warnings filters, logging, random states and Python's path stay."""
+    """PyTorch's switches, the environment, warning filters, logging, random states and Python's path do not change."""
     command = [sys.executable, "-c", _COMPARE, "groundling", "groundling.policies", "groundling.lm"]
     ended = subprocess.run(command, capture_output=True, text=True, check=True)
     assert json.loads(ended.stdout.splitlines()[-1]) == {}

@@ -1,4 +1,4 @@
-"""Imports run downwards, in no circle, as docs/architecture.md says."""
+"""Imports follow the layers in docs/architecture.md, without cycles."""
 
 import ast
 import functools
@@ -25,7 +25,7 @@ def _tree(path: Path) -> ast.Module:
 
 @functools.cache
 def _imported(path: Path, typing_too: bool = False) -> set[str]:
-    """Return the modules of the package that a file imports anywhere, optionally with those for type checkers only."""
+    """Return the modules of the package that a file imports, optionally including those only for type checkers."""
     tree = _tree(path)
     typing_only = {
         id(node)
@@ -51,7 +51,7 @@ def _graph() -> dict[str, set[str]]:
 
 
 def _layers() -> list[set[str]]:
-    """Return the layers of the page's block, from the bottom."""
+    """Return the layers in the page's block, starting from the bottom."""
     page = (_ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     block = re.search(r"```layers\n(.*?)```", page, re.DOTALL)
     assert block is not None
@@ -83,7 +83,7 @@ def test_parts_import_only_what_stands_below_them() -> None:
 
 
 def test_imports_have_no_circle() -> None:
-    # A package's __init__ imports its files, which may import each other's package. Imports for types count.
+    # A package's __init__ imports its files, which may import each other's package. Type-only imports count.
     files = {
         module: _imported(path, typing_too=True) - {module}
         for module, path in _MODULES.items()
@@ -99,13 +99,13 @@ _WORLDS = {folder.parent.name for folder in (_SOURCE / "worlds").glob("*/__init_
 
 
 def _knows_a_world(module: str) -> bool:
-    """Return True for modules of a world, of envs, or of converters."""
+    """Return True for the modules of a world, of envs or of converters."""
     folders = {f"groundling.worlds.{world}" for world in _WORLDS} | {"groundling.envs", "groundling.convert"}
     return any(f"{module}.".startswith(f"{f}.") for f in folders)
 
 
 def _asks_for_a_world(node: ast.AST) -> bool:
-    """Return True if code compares with a world's name, or defaults to one."""
+    """Return True if code compares with a world's name, or uses one as a default."""
 
     def names(part: ast.AST | None) -> bool:
         return part is not None and any(

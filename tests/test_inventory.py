@@ -95,7 +95,7 @@ def test_list_shows_components_of_imported_modules(kind: str, tmp_path: Path) ->
 
 
 def _doctor(capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, dict[str, str]]:
-    """Its status, and its lines by what they are about."""
+    """Return the exit status, and the lines by their subject."""
     status = main(["doctor", *options])
     lines = capsys.readouterr().out.splitlines()
     return status, {line[4:20].strip(): f"{line[:3].strip()} {line[21:]}" for line in lines}

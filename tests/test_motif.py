@@ -1,4 +1,4 @@
-"""Motif's four phases as in docs/motif.md, at toy size, and runs whose processes die."""
+"""Motif's four phases as in docs/motif.md, at a small scale, and runs whose processes die."""
 
 import csv
 import json
@@ -42,11 +42,11 @@ _ADDED = {
         *("seeds=1,2", "episodes=2", "--jobs", "1"),
     ],
 }
-"""Words that make a documented command small."""
+"""Overrides that reduce the size of a documented command."""
 
 
 def _documented() -> list[list[str]]:
-    """Return the words after ``groundling`` of each command in a block of code."""
+    """Return the arguments of ``groundling`` for each command in a code block."""
     blocks = re.findall(r"^```\n(.*?)^```", DOCS.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     lines = [line for block in blocks for line in block.splitlines()]
     return [shlex.split(line)[1:] for line in lines if line.startswith("groundling ")]
@@ -59,7 +59,7 @@ def _small(words: list[str]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder in which the documented commands have run, except those of the root envs."""
+    """Yield the folder in which the documented commands were run, except those of the root envs."""
     folder = tmp_path_factory.mktemp("motif")
     before = Path.cwd()
     os.chdir(folder)
@@ -93,7 +93,7 @@ def test_every_phase_writes_the_input_of_the_next(folder: Path) -> None:
 
 def test_a_gif_shows_every_step_and_its_figures(folder: Path) -> None:
     with Image.open(folder / "runs" / "motif" / "agent.gif") as film:
-        assert film.n_frames > 20  # two episodes of twelve steps at most, unless the hero dies
+        assert film.n_frames > 20  # two episodes of at most twelve steps, unless the hero dies
         width, height = film.size
     assert height > width * 24 / 80 * 1.5  # more lines than the terminal's 24
 
@@ -226,15 +226,15 @@ def test_a_killed_training_resumes_from_its_last_checkpoint(
     assert main(_training(tmp_path / "run", reward_model, f"training.steps={steps}")) == 0
     assert f"resuming after update {last}" in capsys.readouterr().out
     rows = read_metrics(tmp_path / "run")
-    assert [row["step"] for row in rows] == list(range(16, steps + 1, 16))  # each once
+    assert [row["step"] for row in rows] == list(range(16, steps + 1, 16))  # each appears once
 
 
 def test_the_originals_flags_name_existing_keys() -> None:
-    """Each key that the migration page names for the original's flags is one of `motif/score`, with a value."""
+    """Each key on the migration page for the original's flags exists in `motif/score` and has a value."""
     page = (Path(__file__).parents[1] / "docs" / "migration" / "motif.md").read_text()
     table = page.partition("Train an agent: `scripts.main`")[2].partition("\n##")[0]
     keys = set(re.findall(r"`((?:world|algorithm|policy|reward|training)\.[\w.]+)`", table))
-    keys -= {"world.args.save_ttyrec_every", "world.args.savedir"}  # nle's, whose env takes any
+    keys -= {"world.args.save_ttyrec_every", "world.args.savedir"}  # arguments of nle, whose env accepts any
     values = {"algorithm.id": "appo", "world.env": "NetHackOracle-v1", "policy.args.core": "lstm"}
     values |= {"training.wandb": "p", "reward.reward_model.args.path": "p"}
     values |= {"reward.reward_model.args.normalize": "true", "world.ahead": "true"}

@@ -1,4 +1,4 @@
-"""Runs made from Python objects: env, model, tokenizer and reward function."""
+"""Runs created from Python objects: env, model, tokenizer and reward function."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +17,7 @@ _SMALL = ["world.num_envs=2", "world.num_steps=4", "device=cpu", "evaluation.num
 
 
 class Line(Plain):
-    """Names its actions."""
+    """An env with named actions."""
 
     action_names = ("stay", "go")
 

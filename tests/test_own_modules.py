@@ -1,4 +1,4 @@
-"""Runs made with a user's module, used without it."""
+"""Runs that were created with a user's module and are used without it."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Messages and docstrings name only pages of the documentation that exist."""
+"""Messages and docstrings refer only to existing pages of the documentation."""
 
 import ast
 import re
@@ -18,7 +18,7 @@ SOURCES = [path for path in (ROOT / "src").rglob("*.py") if "docs" in path.read_
 
 
 def _texts(path: Path) -> Iterator[str]:
-    """The strings of a file; of an f-string its fixed parts, joined."""
+    """Yield the strings of a file, including the joined fixed parts of f-strings."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         parts = node.values if isinstance(node, ast.JoinedStr) else [node]
         text = "".join(p.value for p in parts if isinstance(p, ast.Constant) and isinstance(p.value, str))

@@ -76,7 +76,7 @@ def test_named_results_are_kept_next_to_the_others(run: gl.Run, tmp_path: Path) 
     gymnasium.register("test/Passing-v0", entry_point=gymnasium.spec("BabyAI-GoToLocal-v0").entry_point)
     copy.evaluate(episodes=1, overrides=["world.env=test/Passing-v0"], name="passing")
     del gymnasium.registry["test/Passing-v0"]
-    assert "held-out-passing" in read_run(folder).episodes()  # recorded episodes are shown without their env
+    assert "held-out-passing" in read_run(folder).episodes()  # recorded episodes can be shown without their env
 
 
 def test_an_agent_acts_in_a_loop_as_it_does_in_an_evaluation(run: gl.Run) -> None:
@@ -123,7 +123,7 @@ def test_what_is_published_comes_back(run: gl.Run, tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(hub, "fetch", lambda repository, revision: served)
     assert main(["evaluate", "some/agent", "--episodes", "4"]) == 0
     assert (tmp_path / "runs" / "some--agent" / "evaluation" / "held-out.json").exists()
-    assert not (served / "evaluation").exists()  # the hub's cache is not written to
+    assert not (served / "evaluation").exists()  # nothing is written to the hub's cache
 
 
 def test_an_unreachable_hub_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +165,7 @@ def test_an_agent_plays_without_its_rewards_module(tmp_path: Path, monkeypatch: 
     assert "import my_module  # the author's module" in card and "a) b" not in card
     assert "groundling watch THIS-FOLDER --import my_module\n```" in card
     rewards = importlib.import_module("groundling.rewards").rewards
-    monkeypatch.delitem(rewards._factories, "test-of-the-author")  # another process, without the module
+    monkeypatch.delitem(rewards._factories, "test-of-the-author")  # as in a new process without the module
     assert gl.load(tmp_path / "out").name == run.agent().name
     assert main(["verify", str(tmp_path / "out")]) == 0
     assert _figures(gl.Run(tmp_path / "run").evaluate(episodes=2)) == figures

@@ -31,11 +31,11 @@ def test_components_are_made_by_id_and_mistakes_name_the_nearest() -> None:
         registry.create("ship", "Argo")
     with pytest.raises(ConfigError, match="already registered"):
         registry.register("train")(lambda: "another")
-    registry.register("train")(train)  # the same again, as a reloaded module does, is fine
+    registry.register("train")(train)  # registering the same object again, as a reloaded module does, is allowed
 
 
 def test_a_script_may_be_imported_under_its_name_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And a module may be reloaded."""
+    """A module may also be reloaded."""
     script = tmp_path / "own_toy.py"
     script.write_text(
         "from tests.test_registry import toys\n"

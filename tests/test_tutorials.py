@@ -1,4 +1,4 @@
-"""The tutorials and the README's code run as they stand, from top to bottom, with fewer steps."""
+"""The code in the tutorials and the README runs without changes from top to bottom, with fewer steps."""
 
 import re
 import shlex
@@ -34,15 +34,15 @@ _FEWER = {
     r"range\(400\)": "range(40)",
 }
 _NOT_RUN = ("pip ", "make ", "groundling ui")
-"""Commands that install, take long, or do not end."""
+"""Commands that install something, take long, or do not end."""
 _FILES = {"digits.py": "def digits("}
-"""By the file that a page tells to save, what its block contains."""
+"""The start of the block, by the file in which a page says to save it."""
 _MODULES = {"doors": "Doors", "walker": "Walker", "my_rewards": "likes_keys"}
-"""By the module that a page tells to make, what stands in it."""
+"""The contents, by the module that a page says to create."""
 
 
 def blocks(page: Path) -> Iterator[tuple[str, str]]:
-    """The language and text of each block, with fewer steps."""
+    """Yield the language and text of each block, with fewer steps."""
     for language, text in re.findall(r"^```(python|bash)\n(.*?)^```", page.read_text("utf-8"), re.M | re.S):
         for pattern, fewer in _FEWER.items():
             text = re.sub(pattern, fewer, text)
@@ -50,7 +50,7 @@ def blocks(page: Path) -> Iterator[tuple[str, str]]:
 
 
 def commands(text: str) -> Iterator[list[str]]:
-    """The command lines of a block, without those that are not run."""
+    """Yield the command lines of a block, without those that are not run."""
     for line in text.replace("\\\n", " ").splitlines():
         if line.strip() and not line.startswith(_NOT_RUN) and "--upload" not in line:
             yield shlex.split(line, comments=True)
@@ -84,7 +84,7 @@ def test_a_tutorial_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
             continue
         for words in commands(text):
             assert words[0] == "groundling", words
-            for name, what in _MODULES.items():  # a page has registered it already, in this process
+            for name, what in _MODULES.items():  # in this process, a page has already registered it
                 if what in known:
                     module = types.ModuleType(name)
                     vars(module).update(known)

@@ -1,4 +1,4 @@
-"""Components that do not suit each other are refused with alternatives; see tests/training/test_combinations.py."""
+"""Incompatible components are rejected, and alternatives are listed; see tests/training/test_combinations.py."""
 
 import functools
 from pathlib import Path
@@ -19,7 +19,7 @@ from tests.envs import doors  # noqa: F401  (registers test/Doors-v0)
 
 _SHORT = ["world.num_envs=4", "training.steps=32", "world.num_steps=8", "device=cpu"]
 _SHORT_TEXTS = ["world.num_texts=4", "training.steps=32", "world.num_tokens=8", "device=cpu"]
-_ACT = {"a2c", "appo", "grpo", "ppo", "reinforce_pp", "rloo", "trpo"}  # they learn from what a policy does
+_ACT = {"a2c", "appo", "grpo", "ppo", "reinforce_pp", "rloo", "trpo"}  # they learn from a policy's actions
 _WORLDS = {
     "babyai": ["demo", "model.path=starter", "~policy.args"],
     "own": ["demo", "model.path=starter", "~policy.args", "~world.args", "world.env=test/Doors-v0"],
@@ -88,7 +88,7 @@ def test_refusals_name_alternatives(world: str, policy: str, algorithm: str, nam
         ids = message.partition(f"{key} to one of ")[2].partition(" or ")[0].split(", ")
         registry = policies if key == "policy.id" else algorithms
         bundled = {id for id in ids if id and registry.get(id).__module__.startswith("groundling.")}
-        assert bundled == named.get(key, set())  # others are of other tests
+        assert bundled == named.get(key, set())  # others belong to other tests
 
 
 _NO_MASK, _MASK = (ComponentConfig(id="token"), ComponentConfig(id="token", args={"mask_type": "learned_top_p"}))
@@ -120,7 +120,7 @@ def test_needs_of_algorithms_depend_on_settings(
         _make(world, policy, algorithm, **more)
 
 
-_SYMBOLIC = ["policy.id=symbolic", "world.history=3", "policy.args.recurrence=5", *_SHORT]  # of 8 steps an update
+_SYMBOLIC = ["policy.id=symbolic", "world.history=3", "policy.args.recurrence=5", *_SHORT]  # 8 steps per update
 _PERPLEXITY = ["policy.id=drrn", "reward.causal_perplexity.coefficient=-1"]
 
 

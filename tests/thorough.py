@@ -1,4 +1,4 @@
-"""Mark cases that only `make test-thorough` runs, because others of the suite compute most of the same."""
+"""Mark cases that only `make test-thorough` runs, because other tests compute most of the same."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -10,12 +10,12 @@ THOROUGH = pytest.mark.thorough
 
 
 def thorough(*values: Any) -> list[Any]:
-    """Return parameters that `make test` omits; those of several arguments are tuples."""
+    """Return parameters that `make test` omits; tuples contain the values of several arguments."""
     return [pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=THOROUGH) for value in values]
 
 
 def some_of(values: Iterable[Any], usual: Iterable[Any]) -> list[Any]:
-    """Return all values as parameters, of which `make test` omits those that are not usual."""
+    """Return all values as parameters, of which `make test` runs only the usual ones."""
     usual = list(usual)
     everything = list(values)
     assert all(one in everything for one in usual), f"of {usual} some are not in {everything}"

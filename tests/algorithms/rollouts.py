@@ -21,32 +21,32 @@ def generator(seed: int = 0) -> torch.Generator:
 
 
 def texts() -> tuple[SequencePolicy, Rollout]:
-    """A policy, and 24 texts of unequal lengths that it wrote to three prompts."""
+    """Return a policy and 24 texts of different lengths that it generated for three prompts."""
     torch.manual_seed(0)
     policy = SequencePolicy()
     return policy, policy.write(PROMPTS, generator())
 
 
 def corridor(policy: Policy, num_envs: int, num_steps: int) -> EnvCollector:
-    """A collector of steps in corridors."""
+    """Return a collector that steps corridors."""
     envs = TextVectorEnv(Corridor, num_envs, ["left", "right", "stay"], seed_of=lambda i, k: training_seed(0, i, k))
     envs.reset()
     return EnvCollector(envs, num_steps, policy.initial_memory(num_envs))
 
 
 def batch_of(policy: Policy, rollout: Rollout, advantages: torch.Tensor | None = None) -> Batch:
-    """A rollout as a batch; advantages are the rewards unless given."""
+    """Return a rollout as a batch; by default, the advantages are the rewards."""
     rewards = rollout.rewards
     return Batch.of(policy, rollout, Targets(rewards if advantages is None else advantages, rewards))
 
 
 def updated(policy: Policy, rollout: Rollout, algorithm: str, **options: Any) -> tuple[Any, dict[str, float]]:
-    """A copy of the policy after one update, and the figures of the update."""
+    """Return a copy of the policy after one update, and the update's metrics."""
     learner, made = copy.deepcopy(policy), create(algorithm, **options)
     made.setup(learner)
     return learner, made.update(learner, rollout, generator=generator(1))
 
 
 def difference(a: Policy, b: Policy) -> float:
-    """The largest difference of two weights."""
+    """Return the largest difference between two policies' weights."""
     return max((p - q).abs().max().item() for p, q in zip(a.parameters(), b.parameters(), strict=True))

@@ -22,14 +22,14 @@ def test_hand_computed_example_with_an_episode_end_in_the_middle() -> None:
     dones = torch.tensor([[False], [True], [False]])
     advantages, returns = generalized_advantage(rewards, values, dones, torch.tensor([0.2]), 0.9, 0.8)
     last = 2.0 + 0.9 * 0.2 - 0.3
-    middle = 0.0 - 0.4  # the episode ended: neither value nor advantage of what follows counts
+    middle = 0.0 - 0.4  # the episode ended, so later values and advantages do not count
     first = 1.0 + 0.9 * 0.4 - 0.5 + 0.9 * 0.8 * middle
     assert torch.allclose(advantages[:, 0], torch.tensor([first, middle, last]))
     assert torch.allclose(returns, advantages + values)
 
 
 def test_advantages_are_those_of_rl4lms() -> None:
-    """Two rollouts of RL4LMs's buffer, with gamma 0.99 and lambda 0.95, in float32."""
+    """Two rollouts of RL4LMs' buffer, with gamma 0.99 and lambda 0.95, in float32."""
     rewards = torch.tensor(
         [
             [0.067, 0.302, -0.634, -0.363, 0.177, -0.402, -1.63, 0.463, -0.907],
@@ -55,7 +55,7 @@ def test_advantages_are_those_of_rl4lms() -> None:
 
 
 def _texts(returns: list[float], groups: list[int] | None) -> Rollout:
-    """Texts of three steps; those of odd columns end after two. Their reward is at the end."""
+    """Return texts of three steps (two in odd columns), whose rewards are at the end."""
     zero = torch.zeros(3, len(returns))
     mask, dones, rewards = zero == 0, zero != 0, zero.clone()
     mask[2, 1::2] = False
@@ -91,7 +91,7 @@ def test_leave_one_out_by_hand() -> None:
 def test_group_relative_by_hand() -> None:
     rollout = _texts([1.0, 2.0, 6.0, 5.0, 9.0], groups=[7, 7, 7, 3, 3])
     returns = returns_to_go(rollout.rewards, rollout.dones, 1.0)
-    deviations = [7**0.5] * 3 + [8**0.5] * 2  # of 1, 2, 6 and of 5, 9
+    deviations = [7**0.5] * 3 + [8**0.5] * 2  # standard deviations of 1, 2, 6 and of 5, 9
     centred = [1 - 3.0, 2 - 3.0, 6 - 3.0, 5 - 7.0, 9 - 7.0]
     expected = [c / (d + 1e-4) for c, d in zip(centred, deviations, strict=True)]
     assert torch.allclose(group_relative(rollout, returns)[0], torch.tensor(expected))
@@ -105,7 +105,7 @@ def test_cut_episodes_of_envs_are_compared_by_their_returns_so_far() -> None:
     rollout = Rollout(list(range(8)), zero.long(), zero, zero, rewards, dones, zero[0], [])
     returns = returns_to_go(rewards, dones, 0.5)
     assert torch.allclose(returns, torch.tensor([[2.0, 0.75], [2.0, 1.5], [8.0, 3.0], [8.0, 0.0]]))
-    # Four episodes, two of them cut off, with returns 2 and 8, 0.75 and 0.
+    # There are four episodes, two of which are truncated, with returns 2 and 8, 0.75 and 0.
     baselines = [(8 + 0.75 + 0) / 3, (2 + 0.75 + 0) / 3, (2 + 8 + 0) / 3, (2 + 8 + 0.75) / 3]
     which = torch.tensor([[0, 2], [0, 2], [1, 2], [1, 3]])
     assert torch.allclose(leave_one_out(rollout, returns), returns - torch.tensor(baselines)[which])
@@ -168,7 +168,7 @@ def test_explained_variance_under_the_mask() -> None:
 
 
 def _slowly(ratios, rewards, values, dones, last_value, gamma, rho_bar, c_bar):
-    """Equation 1 of arXiv 1802.01561 for one env: for each step a sum over all later steps."""
+    """Compute equation 1 of arXiv 1802.01561 for one env, with a sum over all later steps for each step."""
     num_steps = len(rewards)
     following = [*values[1:], last_value]
     targets = []

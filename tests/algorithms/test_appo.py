@@ -16,7 +16,7 @@ from tests.algorithms.rollouts import corridor, generator, updated
 
 
 class RecallPolicy(RecurrentPolicy):
-    """Reads the corridor's goal at the first step only, and its position never: it must remember."""
+    """Reads the corridor's goal only at the first step, and never its position, so it needs its memory."""
 
     def __init__(self, recurrence: int = 4) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ def test_the_first_step_uses_the_rollouts_targets() -> None:
 
 def test_off_policy_data_is_weighted_by_the_clipped_ratio() -> None:
     policy, rollout = _policy_and_rollout()
-    rollout.log_probs = rollout.log_probs - np.log(2.0)  # every action is twice as likely now
+    rollout.log_probs = rollout.log_probs - np.log(2.0)  # every action is now twice as likely
     _, figures = _learn(policy, rollout)
     assert figures["lag_ratio"] == pytest.approx(2, rel=1e-4)
     assert figures["clip_fraction"] == 1
@@ -114,7 +114,7 @@ def test_processes_normalise_over_all_of_their_steps() -> None:
     halves = [advantages[0::2], advantages[1::2]]
 
     class Pair:
-        """One of two processes, which knows the sums of both."""
+        """One of two processes, with the sums of both."""
 
         def sum_figures(self, figures: dict[str, float]) -> dict[str, float]:
             exact = advantages.double()
@@ -132,7 +132,7 @@ def test_processes_normalise_over_all_of_their_steps() -> None:
 
 
 def test_a_minibatch_that_does_not_fit_is_not_divided() -> None:
-    """Advantages are normalised over a minibatch: halves would give another result, and other processes would wait."""
+    """Advantages are normalised over a minibatch, so halves would change the result and block other processes."""
     policy, rollout = _policy_and_rollout()
     appo = APPO(minibatch_size=16)
     appo.setup(policy)

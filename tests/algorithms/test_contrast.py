@@ -34,7 +34,7 @@ def policy() -> ActionScoringPolicy:
 
 
 def _rollout(things: tuple[str, ...]) -> Rollout:
-    """One step of each env, without rewards."""
+    """Return a rollout with one step of each env, without rewards."""
     shape = 1, len(things)
     return Rollout(
         observations=[_see(thing) for thing in things],
@@ -49,7 +49,7 @@ def _rollout(things: tuple[str, ...]) -> Rollout:
 
 
 def _contrast(policy: ActionScoringPolicy, things: tuple[str, ...], seed: int = 1) -> list[float]:
-    """The loss of each element."""
+    """Return the loss of each element."""
     batch = batch_of(policy, _rollout(things))
     contrast = ContrastiveLoss(2.0, _FORMS)
     contrast.prepare(policy, batch, generator(seed))
@@ -93,7 +93,7 @@ def test_every_algorithm_can_add_it(algorithm: str, policy: ActionScoringPolicy)
     options: dict[str, Any] = {"contrast_coefficient": 0.5, "contrast_prompts": _FORMS}
     learner, figures = updated(policy, _rollout(_THINGS), algorithm, **options)
     assert figures["contrast"] > 0
-    if algorithm != "trpo":  # whose step depends on the sampled actions
+    if algorithm != "trpo":  # TRPO's step depends on the sampled actions
         body = next(p for name, p in learner.named_parameters() if "value_head" not in name)
         assert difference(policy, learner) > 0 and body.grad is not None and body.grad.abs().sum() > 0
 

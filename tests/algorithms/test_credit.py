@@ -1,4 +1,4 @@
-"""Credit of turns and tokens: gradients against those of a finite world that is enumerated."""
+"""Credit of turns and tokens: gradients are compared with those of a finite world that is enumerated."""
 
 import itertools
 from dataclasses import dataclass, replace
@@ -18,13 +18,13 @@ from groundling.algorithms.rollout import Rollout
 
 GAMMA = 0.8
 ACTIONS = ((0,), (1, 0), (1, 1))
-"""Texts of one or two tokens."""
+"""Actions of one or two tokens."""
 MOST = 3
-"""Turns of an episode, at most."""
+"""Maximum number of turns in an episode."""
 
 
 def world(state, action):
-    """The next state, None at an episode's end, and the reward."""
+    """Return the next state (None at the end of the episode) and the reward."""
     if action == (0,):
         return (None, 0.7) if state == 1 else (1, -0.2)
     if action == (1, 0):
@@ -40,19 +40,19 @@ class Turn:
 
 
 def parameters():
-    """Logits of the first token, by turn and state, and of the second one."""
+    """Return the logits of the first token, by turn and state, and of the second token."""
     generator = torch.Generator().manual_seed(1)
     return torch.randn(MOST, 2, 2, 2, generator=generator, dtype=torch.float64).requires_grad_()
 
 
 def token_log_probs(logits, turn, state, action):
-    """Of each token of an action."""
+    """Return the log-probability of each token of an action."""
     chosen = logits[turn, state].log_softmax(-1)
     return [chosen[place, token] for place, token in enumerate(action)]
 
 
 def episodes(logits, state=0, turn=0):
-    """Every episode from there on, with its probability."""
+    """Yield every episode that starts there, with its probability."""
     for action in ACTIONS:
         probability = torch.stack(token_log_probs(logits, turn, state, action)).sum().exp()
         following, reward = world(state, action)
@@ -65,7 +65,7 @@ def episodes(logits, state=0, turn=0):
 
 
 def discounts(turns, token_gamma):
-    """Of each token, turn by turn: γ for each turn before it, γ_w for each token before it in a turn."""
+    """Return the discounts of tokens by turn: γ for each turn before, γ_w for each token before in the same turn."""
     so_far, result = 1.0, []
     for turn in turns:
         factors = [so_far * token_gamma**place for place in range(len(turn.action))]
@@ -75,7 +75,7 @@ def discounts(turns, token_gamma):
 
 
 def objective(logits, token_gamma, state=0, turn=0):
-    """E[Σ γ... r], each reward discounted as its turn's last token."""
+    """Return E[Σ γ... r], where each reward is discounted like the last token of its turn."""
     return sum(
         probability * sum(d[-1] * t.reward for d, t in zip(discounts(turns, token_gamma), turns, strict=True))
         for turns, probability in episodes(logits, state, turn)
@@ -83,7 +83,7 @@ def objective(logits, token_gamma, state=0, turn=0):
 
 
 def values_of(logits, token_gamma):
-    """V before each token: by turn, state and the tokens written."""
+    """Return V before each token, by turn, state and the tokens generated so far."""
     known = {}
     with torch.no_grad():
         for turn, state in itertools.product(range(MOST), range(2)):
@@ -99,7 +99,7 @@ def values_of(logits, token_gamma):
 
 
 def tensors(turns, known):
-    """An episode's rewards, values, mask and dones, of one env."""
+    """Return the rewards, values, mask and dones of one env's episode."""
     values = torch.zeros(len(turns), 1, 2, dtype=torch.float64)
     mask = torch.zeros(values.shape, dtype=torch.bool)
     for number, turn in enumerate(turns):
@@ -112,7 +112,7 @@ def tensors(turns, known):
 
 
 def expected_gradient(logits, advantages_of, token_gamma):
-    """E[Σ γ... ∇ log π(token) Â(token)] over all episodes."""
+    """Return E[Σ γ... ∇ log π(token) Â(token)] over all episodes."""
     total = 0.0
     for turns, probability in episodes(logits):
         advantages = advantages_of(turns)  # (turns, tokens)
@@ -141,7 +141,7 @@ def test_the_gradient_is_that_of_enumeration(credit, lam):
     computed = expected_gradient(logits, advantages_of, token_gamma)
     exact = torch.autograd.grad(objective(logits, token_gamma), logits)[0]
     torch.testing.assert_close(computed, exact, atol=1e-6, rtol=0)
-    if credit == "token":  # which discounts long actions more: another objective
+    if credit == "token":  # this discounts long actions more, which is a different objective
         assert (exact - torch.autograd.grad(objective(logits, 1.0), logits)[0]).abs().max() > 0.01
 
 
@@ -174,11 +174,11 @@ def test_a_turn_without_tokens_is_refused():
         token_advantages(flat, torch.zeros(2, 1, 2), mask, flat.bool(), torch.zeros(1), 1.0, 1.0)
 
 
-# An agent that may stop at any turn: 1 for each turn that it continues, 0 for stopping.
+# The agent may stop at any turn; the reward is 1 for each turn that it continues and 0 for stopping.
 
 
 def stopping(logits):
-    """Every episode of at most three turns: its decisions to continue, rewards, log-probability."""
+    """Yield every episode of at most three turns, with its decisions, rewards and log-probability."""
     for length in range(MOST + 1):
         continues = [True] * length + ([False] if length < MOST else [])
         log_prob = sum(
@@ -188,7 +188,7 @@ def stopping(logits):
 
 
 def gradient_of_groups(logits, advantages_of):
-    """E[Σ ∇ log π Â] of the first episode of a group of two."""
+    """Return E[Σ ∇ log π Â] for the first episode of a group of two."""
     every, total = list(stopping(logits)), 0.0
     for (continues, rewards, log_prob), (_, others, likely) in itertools.product(every, repeat=2):
         probability = (log_prob + likely).exp().detach()
@@ -198,7 +198,7 @@ def gradient_of_groups(logits, advantages_of):
 
 
 def pair(rewards, others):
-    """A rollout of two episodes."""
+    """Return a rollout with two episodes."""
     length = max(len(rewards), len(others))
     columns = [[*one, *[0.0] * (length - len(one))] for one in (rewards, others)]
     dones = torch.zeros(length, 2, dtype=torch.bool)
@@ -212,7 +212,7 @@ def pair(rewards, others):
 
 
 def test_the_group_baseline_is_unbiased_by_length():
-    """verl's issue 7244: a baseline for each turn, summed up to an episode's end, penalises each turn that is taken."""
+    """In verl's issue 7244, a baseline per turn that is summed up to the end of the episode penalises every turn."""
     logits = torch.tensor([0.3, -0.4, 0.2], dtype=torch.float64, requires_grad=True)
     exact = torch.autograd.grad(
         sum(log_prob.exp() * sum(rewards) for _, rewards, log_prob in stopping(logits)), logits
@@ -259,7 +259,7 @@ def test_steps_at_one_state_are_compared():
 
 
 def test_gigpo_discounts_steps_but_not_episodes():
-    """Feng et al. 2025: γ is only in the steps' returns, so that long successes are as good as short ones."""
+    """In Feng et al. 2025, only the steps' returns contain γ, so that long successes are as good as short ones."""
     rewards = torch.tensor([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
     dones = torch.tensor([[False] * 3, [True, False, False], [True, True, True]])
     mask = torch.tensor([[True] * 3, [True] * 3, [False, True, True]])

@@ -1,4 +1,4 @@
-"""Extra training of value heads: warm-up, more epochs, a separate learning rate, detached inputs."""
+"""Additional training of value heads: warm-up, more epochs, a separate learning rate, detached inputs."""
 
 import copy
 from dataclasses import replace
@@ -65,12 +65,12 @@ def test_only_the_head_learns_in_the_warm_up(lm: LanguageModel, make: Any) -> No
 
 
 def test_a_detached_value_loss_trains_the_head_alone(lm: LanguageModel) -> None:
-    """Advantages are 0, and there is no entropy bonus."""
+    """All advantages are 0, and there is no entropy bonus."""
     for detach, learns in ((False, {"head", "rest"}), (True, {"head"})):
         policy = _policy(lm)
         rollout = _rollout(policy)
         rollout.rewards[:], rollout.dones[:] = 1.0, True
-        rollout.values[:] = 1.0  # equal to the returns: the policy has no gradient
+        rollout.values[:] = 1.0  # equal to the returns, so the policy has no gradient
         before = copy.deepcopy(policy.state_dict())
         _update(policy, rollout, detach_values=detach, entropy_coefficient=0.0, value_clip_range=None)
         assert _changed(policy, before) == learns, detach
@@ -112,11 +112,11 @@ def test_turns_are_fitted_token_by_token(lm: LanguageModel) -> None:
 
 
 def test_texts_of_any_length_are_fitted_token_by_token(lm: LanguageModel) -> None:
-    """Each kept row is the head's input at one token, with that token's return."""
+    """Each stored row is the input of the head at one token, with that token's return."""
     policy = TokenPolicy(copy.deepcopy(lm), value_hidden_sizes=(8,))
     prompts = [TokenPrompt(tuple(lm.tokenizer(text)["input_ids"])) for text in ("go", "see", "a ball")]
     written = policy.write(prompts, torch.rand(3, 6, generator=generator()).double())
-    for column, length in enumerate((2, 6, 3)):  # as if the first and the last had ended
+    for column, length in enumerate((2, 6, 3)):  # as if the first and the last text had ended
         written.mask[length:, column] = False
         written.observations[column] = replace(written.observations[column], length=length)
         written.dones[length - 1, column] = True

@@ -16,7 +16,7 @@ def _rollout() -> Rollout:
 
 @pytest.mark.parametrize(
     ("coefficient", "target", "measured", "expected"),
-    [  # what RL4LMs's controller gave, in float32
+    [  # results of RL4LMs' controller, in float32
         (0.001, None, [1.0, 2.0], [0.001, 0.001]),
         (
             0.2,
@@ -46,7 +46,7 @@ def test_masked_steps_are_neither_penalised_nor_measured() -> None:
     penalty = KLPenalty(2.0, target=1.0)
     assert torch.allclose(penalty.rewards(rollout), torch.tensor([[-1.0, 1.5], [1.6, 0.0]]))
     assert penalty.adapt(rollout)["kl_mean"] == pytest.approx(0.15)
-    assert penalty.coefficient == pytest.approx(2.0 * 0.98)  # the error of -0.85 counts as -0.2
+    assert penalty.coefficient == pytest.approx(2.0 * 0.98)  # the error of -0.85 is clipped to -0.2
 
 
 def test_a_penalty_without_a_reference_is_an_error() -> None:
@@ -69,7 +69,7 @@ def test_normalised_rewards_include_the_penalty() -> None:
     rewards = ppo.rewards(rollout)
     assert torch.allclose(rewards[rollout.mask], (raw - raw.mean()) / raw.std(correction=0), atol=1e-5)
     assert not rewards[~rollout.mask].any()
-    # Values at truncations are in these units, and count only under the mask.
+    # Values at truncations have these units, and only count where the mask is set.
     rollout.truncation_values = torch.full_like(rollout.rewards, 3.0)
     torch.testing.assert_close(ppo.rewards(rollout) - rewards, 3.0 * rollout.mask)
 
@@ -106,10 +106,10 @@ def _loss(log_ratio: float, advantage: float, **options: float | None):
 @pytest.mark.parametrize(
     ("ratio", "advantage", "expected"),
     [
-        (1.5, 1.0, -1.2),  # good action, already much likelier: clipped
+        (1.5, 1.0, -1.2),  # good action that is already much more likely: clipped
         (0.5, 1.0, -0.5),  # good action that became less likely: not clipped
-        (1.5, -1.0, 1.5),  # bad action that became likelier: not clipped
-        (0.5, -1.0, 0.8),  # bad action, already much less likely: clipped
+        (1.5, -1.0, 1.5),  # bad action that became more likely: not clipped
+        (0.5, -1.0, 0.8),  # bad action that is already much less likely: clipped
     ],
 )
 def test_policy_term_is_the_clipped_surrogate(ratio: float, advantage: float, expected: float) -> None:

@@ -1,4 +1,4 @@
-"""The update that on-policy algorithms share, on texts with masks, groups and a reference."""
+"""The update shared by on-policy algorithms, on texts with masks, groups and a reference."""
 
 import copy
 import math
@@ -49,7 +49,7 @@ def test_learns_to_write(algorithm: str) -> None:
         assert all(math.isfinite(value) for value in figures.values())
     assert rewards[0] < 0.35
     assert sum(rewards[-3:]) / 3 > 0.6
-    assert figures["kl_mean"] > 0.1  # it has moved away from the reference
+    assert figures["kl_mean"] > 0.1  # the policy has moved away from the reference
 
 
 @pytest.mark.parametrize("micro", [13, *thorough(1, 40)])
@@ -94,7 +94,7 @@ def test_the_entropy_bonus_raises_the_entropy(algorithm: str) -> None:
 
 
 class _Part(Processes):
-    """One of several processes, whose sums stay its own."""
+    """One of several processes, whose sums are not exchanged."""
 
     def sum_gradients(self, parameters: Any) -> None: ...
 
@@ -166,7 +166,7 @@ def test_out_of_memory_halves_the_micro_batch_and_changes_nothing_else(fits: int
     with pytest.warns(UserWarning, match="micro_batch_size="):
         ppo.update(small, rollout, generator=generator(1))
     assert difference(expected, small) < 1e-5
-    assert sum(size > fits for size in sizes) <= 5  # halved once for all minibatches
+    assert sum(size > fits for size in sizes) <= 5  # halved only once for all minibatches
     assert max(sizes[6:]) <= fits
 
 
@@ -196,7 +196,7 @@ def test_matrices_decay_but_biases_and_gains_do_not() -> None:
         p.grad = torch.zeros_like(p)
     optimizer.step()
     decayed = {name for name, p in policy.named_parameters() if not p.equal(before[name])}
-    assert decayed == {"actor", "linear.weight"}  # critic is 0
+    assert decayed == {"actor", "linear.weight"}  # the critic is 0
     assert torch.allclose(policy.linear.weight, before["linear.weight"] * 0.95)
 
 

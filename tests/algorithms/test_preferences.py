@@ -1,4 +1,4 @@
-"""DPO and KTO: their losses against TRL's, and their update."""
+"""DPO and KTO: their update, and their losses compared with TRL's."""
 
 import json
 from pathlib import Path
@@ -36,7 +36,7 @@ _PROMPTS, _GOOD, _BAD = (0, 1, 2, 0, 1, 2), (1, 1, 0, 4), (2, 0, 4, 4)  # a text
 
 
 def _rollout(policy: SequencePolicy, id: str) -> Rollout:
-    """Six examples, of which the last is past the end of the data; for KTO, every other one is bad."""
+    """Return six examples, the last of which is past the end of the data; for KTO, every other example is bad."""
     first = [_GOOD if id == "dpo" or place % 2 == 0 else _BAD for place in range(6)]
     second = [_BAD if id == "dpo" else first[place - 1] for place in range(6)]
     prompts = [prompt for prompt in _PROMPTS for _ in range(2)]

@@ -1,4 +1,4 @@
-"""PPO and A2C against Stable-Baselines3: the same rollout, advantages, losses, gradients and steps."""
+"""PPO and A2C compared with Stable-Baselines3: the same rollouts, advantages, losses, gradients and steps."""
 
 import copy
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ _STEPS, _ENVS = 16, 3
 
 
 class _Noise(gymnasium.Env[np.ndarray, int]):
-    """Observations and rewards at random; an episode ends with probability 0.2."""
+    """An env with random observations and rewards; an episode ends with a probability of 0.2."""
 
     observation_space = gymnasium.spaces.Box(-4, 4, (4,), np.float32)
     action_space = gymnasium.spaces.Discrete(3)
@@ -37,7 +37,7 @@ class _Noise(gymnasium.Env[np.ndarray, int]):
 
 
 class _Theirs(Policy):
-    """A Stable-Baselines3 policy as one of ours; observations are ``(4,)`` tensors."""
+    """Wraps a Stable-Baselines3 policy as one of ours; observations are ``(4,)`` tensors."""
 
     def __init__(self, policy: Any) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class _Theirs(Policy):
 
 
 def _collected(model: OnPolicyAlgorithm) -> tuple[_Theirs, Rollout]:
-    """Let ``model`` collect a rollout; the policy that did, and the rollout as one of ours."""
+    """Collect a rollout with ``model``; return its policy and the rollout, both as ours."""
     _, callback = model._setup_learn(_STEPS * _ENVS, CheckpointCallback(10**9, "unused"))
     model.collect_rollouts(model.env, callback, model.rollout_buffer, n_rollout_steps=_STEPS)
     buffer = model.rollout_buffer
@@ -120,7 +120,7 @@ def test_ppo_is_stable_baselines3s(epochs: int, micro: int | None) -> None:
         minibatch_size=_STEPS * _ENVS,
         micro_batch_size=micro,
         entropy_coefficient=0.03,
-        value_coefficient=0.8,  # of half the squared error
+        value_coefficient=0.8,  # weights half the squared error
         value_clip_range=None,
         gamma=0.9,
         gae_lambda=0.8,

@@ -1,4 +1,4 @@
-"""DRRN's replay memory, and its file in a run's folder."""
+"""DRRN's replay memory and its file in the run's folder."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -54,7 +54,7 @@ def test_the_file_is_read_up_to_the_checkpoint(tmp_path: Path) -> None:
     memory = _memory(path, 4)
     state = json.loads(json.dumps(memory.save()))
     _add(memory, 5, first=100)
-    memory.save()  # after the checkpoint, as by a killed run
+    memory.save()  # after the checkpoint, as in a run that is killed
     again = _memory(path)
     again.load(state)
     assert [*again] == _transitions(4)
@@ -63,7 +63,7 @@ def test_the_file_is_read_up_to_the_checkpoint(tmp_path: Path) -> None:
     assert path.stat().st_size == last["bytes"]
     assert _read(path, last) == _transitions(10)
     assert _read(path, state) == _transitions(4)  # an earlier checkpoint
-    assert path.read_text(encoding="utf-8").count("\\u00e9 3") == 1  # each text once
+    assert path.read_text(encoding="utf-8").count("\\u00e9 3") == 1  # each text is stored once
     assert _read(path, _memory(path, 1).save()) == _transitions(1)
 
 
@@ -77,7 +77,7 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
 
 
 class _Table(DRRNPolicy):
-    """One Q value for each action, independent of the prompt."""
+    """One Q value for each action, which does not depend on the prompt."""
 
     def __init__(self, values: Mapping[str, float]) -> None:
         nn.Module.__init__(self)
@@ -92,12 +92,12 @@ class _Table(DRRNPolicy):
 
 
 def test_the_next_value_is_that_of_the_best_admissible_action() -> None:
-    """At the second step "take" is not admissible any more."""
+    """At the second step, "take" is no longer admissible."""
     policy = _Table({"take": 9.0, "wait": 0.0, "open": 2.0, "go": 1.0})
     drrn = DRRN(gamma=0.5, learning_rate=1e-9)
     drrn.setup(policy)
     step = ReplayedStep("s", ("take", "wait"), 1, 1.0, "t", ("open", "go"))
-    # Q(s, wait) = 0 and the target is 1 + 0.5 * 2: Huber's loss of 2 is 1.5.
+    # Q(s, wait) = 0 and the target is 1 + 0.5 * 2, so Huber's loss of 2 is 1.5.
     assert drrn._step(policy, [step, step])["loss"] == pytest.approx(1.5)
 
 
@@ -143,7 +143,7 @@ def test_drrn_learns_from_its_replay_memory_and_restores_it(tmp_path: Path) -> N
     assert [row["replay"] for row in rows] == [16, 20]
     assert all(row["grad_norm"] > 0 for row in rows)
     state = json.loads(json.dumps(run.algorithm.state_dict()))
-    assert len(json.dumps(state)) < 100  # however much is remembered
+    assert len(json.dumps(state)) < 100  # however many transitions are stored
     again = DRRN(**args, replay_size=20)
     again.use_folder(tmp_path)
     again.load_state_dict(state)

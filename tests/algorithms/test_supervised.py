@@ -1,4 +1,4 @@
-"""Supervised learning of whole texts; tests/training/test_cloning.py has single choices."""
+"""Supervised learning of whole texts; tests/training/test_cloning.py tests single choices."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from tests.conftest import SequencePolicy
 
 
 def _references() -> Rollout:
-    """For prompt p the text p+1, p+1, 0; and for prompt 0 also one of full length."""
+    """Return the text p+1, p+1, 0 for each prompt p, and also a text of full length for prompt 0."""
     texts = torch.tensor([[1, 1, 0, 0, 0], [2, 2, 0, 0, 0], [3, 3, 0, 0, 0], [1, 1, 1, 1, 1]]).T  # (5, 4)
     mask = torch.tensor([[1, 1, 1, 0, 0]] * 3 + [[1] * 5]).bool().T
     zero = torch.zeros(5, 4)

@@ -1,4 +1,4 @@
-"""GRPO's options against TRL's GRPOTrainer: advantages, losses and gradients, as scripts/trl_grpo.py computed them."""
+"""GRPO's options compared with TRL's GRPOTrainer (scripts/trl_grpo.py): advantages, losses and gradients."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ _NAMES = {"beta": "kl_coefficient", "entropy_coef": "entropy_coefficient", "epsi
 
 
 class _Shifted(Policy):
-    """Its parameter is added to each token's log-probability, and half of it to the entropy; texts are numbers."""
+    """Adds its parameter to each token's log-probability, and half of it to the entropy; texts are numbers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ def _rollout() -> Rollout:
 
 
 def _options(config: dict[str, Any]) -> dict[str, Any]:
-    """Return our names of TRL's arguments. Its epsilon_high is CISPO's bound itself."""
+    """Return our options for TRL's arguments; TRL's epsilon_high is CISPO's bound itself."""
     config = dict(config)
     if (high := config.pop("epsilon_high", None)) is not None:
         config["clip_range_high"] = high - 1 if config["loss_type"] == "cispo" else high
@@ -103,7 +103,7 @@ def test_metrics_are_means_over_tokens_whatever_the_divisor(loss_type: str) -> N
     figures = grpo.update(policy, rollout, generator=generator())
     counted = rollout.mask.T
     entropies = _GIVEN["entropies"][counted]
-    if loss_type == "grpo":  # of each text first
+    if loss_type == "grpo":  # mean over each text first
         entropies = (_GIVEN["entropies"] * counted).sum(1) / counted.sum(1)
     assert figures["entropy"] == pytest.approx(entropies.mean().item(), rel=1e-5)
 

@@ -77,7 +77,7 @@ def test_conjugate_gradients_solve_positive_definite_systems() -> None:
 
 
 class _Shared(SequencePolicy):
-    """A value head on the weights that the choice depends on."""
+    """A value head on the weights on which the choice depends."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ def test_actor_and_critic_are_found_by_dependence() -> None:
 
 
 def test_the_dependence_is_that_of_a_real_choice() -> None:
-    """A single admissible action takes no logits; a choice between two needs the output layer."""
+    """A single admissible action does not use logits, but a choice between two requires the output layer."""
     lm = LanguageModel.from_pretrained("starter-causal")
     head = lm.model.get_output_embeddings()
     head.weight = nn.Parameter(head.weight.detach().clone())  # untied from the embeddings

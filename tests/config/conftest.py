@@ -1,4 +1,4 @@
-"""Settings of the demo as a file has them, and a secret in the environment that no file may read."""
+"""The demo's settings as stored in a file, and a secret in the environment that files must not read."""
 
 import functools
 import os
@@ -21,14 +21,14 @@ def demo() -> Config:
 
 
 def demo_values() -> dict[str, Any]:
-    """As a run's file has them."""
+    """Return the demo's settings as stored in a run's file."""
     values: dict[str, Any] = yaml.safe_load(to_yaml(demo()))
     return values
 
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the environment's variables that are read."""
+    """Return the names of the environment variables that are read."""
     monkeypatch.setenv("GROUNDLING_SECRET", SECRET)
     names: list[str] = []
     kept: Any = type(os.environ).__getitem__
@@ -43,7 +43,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def refusal(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> str:
-    """The one line of a command that is refused."""
+    """Return the one-line error of a command that is refused."""
     capsys.readouterr()
     assert main(arguments) == 1
     captured = capsys.readouterr()

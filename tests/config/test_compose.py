@@ -16,7 +16,7 @@ _DATES = "rl4lms/dates_ppo"
 
 
 def _own(folder: Path, text: str) -> Path:
-    """Write an experiment ``mine`` into a folder of the user's."""
+    """Write an experiment ``mine`` to a folder of the user."""
     (folder / "experiment").mkdir()
     (folder / "experiment" / "mine.yaml").write_text(text)
     return folder
@@ -179,7 +179,7 @@ def test_parts_of_a_reward_are_added_changed_and_taken_out(
     ],
 )
 def test_changes_can_be_made_again(experiment: str, overrides: list[str]) -> None:
-    """Overrides of an evaluation, which take precedence over its suite's."""
+    """Overrides of an evaluation take precedence over those of its suite."""
     config = compose(experiment, overrides)
     assert changed(config, overrides) == config
     with pytest.raises(ConfigError, match="cannot remove"):

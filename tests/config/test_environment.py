@@ -1,4 +1,4 @@
-"""Files of others read no environment: resolvers, Hydra's own keys and code in YAML are off."""
+"""Untrusted files cannot read the environment: resolvers, Hydra's own keys and code in YAML are disabled."""
 
 from pathlib import Path
 from typing import Any
@@ -123,7 +123,7 @@ def test_a_study_of_another_is_settings_too(tmp_path: Path, asked: list[str]) ->
 
 
 def test_overrides_that_lie_in_a_run_change_nothing_dangerous() -> None:
-    """A report makes envs again as the samples say, and samples are files."""
+    """A report recreates envs from the samples, which are files."""
     config = demo()
     with pytest.raises(ConfigError, match="trust_remote_code"):
         changed(config, [TRUST])

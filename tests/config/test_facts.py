@@ -1,4 +1,4 @@
-"""A key's facts are declared once, and everything that depends on them reads them there."""
+"""The properties of a key are declared once, and everything that depends on them reads them there."""
 
 import ast
 from collections.abc import Iterator
@@ -42,7 +42,7 @@ class _PPO(PPO):
 
 @pytest.fixture
 def planted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """New keys in the section ``training``, and a new algorithm with new arguments."""
+    """Add new keys to the section ``training``, and a new algorithm with new arguments."""
     monkeypatch.setattr(fields, "_names", {name: set(names) for name, names in fields._names.items()})
     planted = {"training": (_Training, _Training())}
     monkeypatch.setattr(schema, "Config", schema.create_model("Config", __base__=Config, **planted))  # type: ignore[call-overload]
@@ -145,7 +145,7 @@ def test_no_list_of_keys_stands_outside_the_declarations() -> None:
     source = Path(schema.__file__).parents[1]
     found = []
     for path in source.rglob("*.py"):
-        if "convert" in path.parts:  # which maps other systems' keys to ours
+        if "convert" in path.parts:  # it maps other systems' keys to ours
             continue
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             entries = node.elts if isinstance(node, ast.List | ast.Tuple | ast.Set) else []

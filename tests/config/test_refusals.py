@@ -1,4 +1,4 @@
-"""Each wrong setting is refused in one line: the key, the value, what is allowed, the nearest name."""
+"""Each wrong setting is rejected in one line with the key, the value, the allowed values and the nearest name."""
 
 import json
 import re
@@ -226,7 +226,7 @@ def test_a_run_that_is_refused_late_leaves_no_folder_and_no_config(
         assert list(tmp_path.iterdir()) == []
         (run / "notes").mkdir(parents=True)
         assert main(words) == 1
-        names = {path.name for path in run.iterdir()}  # the user's own folders stay
+        names = {path.name for path in run.iterdir()}  # the user's own folders are kept
         assert "notes" in names and "config.yaml" not in names
     capsys.readouterr()
     assert main(words) == 0

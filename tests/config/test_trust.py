@@ -1,4 +1,4 @@
-"""What others' files can do: nothing but set what is harmless. Each attack is one that worked, or might."""
+"""Untrusted files can only set harmless values. Each attack worked in the past, or could have."""
 
 import json
 import os
@@ -28,13 +28,13 @@ ONLINE = ["motif/score", "device=cpu", "world.num_envs=2", "world.num_workers=0"
 
 
 def writing_values() -> dict[str, Any]:
-    """As a run's file has them that writes texts."""
+    """Return the settings of a text generation run as stored in its file."""
     values: dict[str, Any] = yaml.safe_load(to_yaml(compose("rl4lms/increasing_numbers_ppo")))
     return values
 
 
 def hostile_model(folder: Path, marker: Path) -> Path:
-    """A model whose folder brings Python of its own, which leaves ``marker`` behind whenever it runs."""
+    """Save a model whose folder contains Python code, which creates ``marker`` whenever it runs."""
     shutil.copytree(STARTERS["starter-causal"], folder)
     config = json.loads((folder / "config.json").read_text())
     auto = {"AutoConfig": "hostile_config.HostileConfig", "AutoModelForCausalLM": "hostile_model.HostileForCausalLM"}
@@ -61,9 +61,9 @@ def hostile_model(folder: Path, marker: Path) -> Path:
 
 
 def keep_modules_in(folder: Path, patch: pytest.MonkeyPatch) -> None:
-    """Let Transformers copy models' Python to ``folder``, and import none from where it was copied before."""
+    """Make Transformers copy models' Python code to ``folder``, and prevent imports of earlier copies."""
     patch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(folder))
-    patch.setattr(sys, "path", list(sys.path))  # to which it adds the folder
+    patch.setattr(sys, "path", list(sys.path))  # Transformers adds the folder to it
     for name in list(sys.modules):
         if name.partition(".")[0] == "transformers_modules":
             patch.delitem(sys.modules, name)
@@ -76,14 +76,14 @@ def marker(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def received(tmp_path_factory: pytest.TempPathFactory, marker: Path) -> Path:
-    """A run with the hostile model, trained by somebody who said the words."""
+    """Train a run with the hostile model on the required command line."""
     home = tmp_path_factory.mktemp("writer")
     model = hostile_model(home / "model", marker)
     words = ["train", "demo-easy", f"run_dir={home / 'run'}", f"model.path={model}", *SMALL]
     with pytest.MonkeyPatch.context() as patch:
         keep_modules_in(home / "modules", patch)
         assert main([*words, TRUST]) == 0 and marker.exists()
-        assert main([*words, TRUST]) == 0  # the same command again has the words again
+        assert main([*words, TRUST]) == 0  # the same command contains these words again
     assert recorded(home / "run" / "config.yaml")["model"]["trust_remote_code"] is True
     return home / "run"
 
@@ -148,7 +148,7 @@ def test_the_words_on_the_command_line_make_it_work(received: Path, marker: Path
         marker.unlink(missing_ok=True)
         assert main([*_commands(received, tmp_path)[command], TRUST]) == 0
         assert marker.exists()
-    assert main(_commands(received, tmp_path)["report"]) == 0  # although a sample holds the words by now
+    assert main(_commands(received, tmp_path)["report"]) == 0  # although a sample now contains the words
 
 
 @pytest.mark.usefixtures("_modules")
@@ -163,7 +163,7 @@ def test_a_run_is_not_gone_on_with_without_its_words(
 def test_what_an_adapter_stands_on_has_none_that_imports_a_module(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.syspath_prepend(tmp_path)  # as `python -m groundling` and --import have it
+    monkeypatch.syspath_prepend(tmp_path)  # as with `python -m groundling` and --import
     (tmp_path / "megatron").mkdir()
     (tmp_path / "megatron" / "__init__.py").touch()
     (tmp_path / "megatron" / "hostile.py").write_text(
@@ -193,7 +193,7 @@ def test_a_received_run_dir_writes_no_line_of_a_job_file(tmp_path: Path) -> None
 
 @pytest.fixture
 def judged(tmp_path: Path) -> Path:
-    """A run's file with a judge of somebody else's choice; its address is to be filled in."""
+    """Return a run's file that contains a judge of someone else's choice; the test sets the address."""
     config = compose(ONLINE[0], [*ONLINE[1:], f"run_dir={tmp_path / 'run'}"])
     path = tmp_path / "received" / "config.yaml"
     path.parent.mkdir()
@@ -228,7 +228,7 @@ def test_a_received_judge_is_not_asked_and_no_key_is_read(
     assert "GROUNDLING_SECRET" not in asked
     config = from_file(judged, words)
     assert _online(config)["args"] == args
-    assert _online(from_file(judged, purpose="playing"))["args"] == {"model": "m"}  # to be played
+    assert _online(from_file(judged, purpose="playing"))["args"] == {"model": "m"}  # to play the run
     mine = [*words[:-1], f"{_ONLINE}.args.api_key_env=MINE"]
     assert _online(from_file(judged, mine))["args"]["api_key_env"] == "MINE"
     for overrides in (words[:-1], words[1:]):
@@ -237,7 +237,7 @@ def test_a_received_judge_is_not_asked_and_no_key_is_read(
 
 
 def test_a_judge_at_the_default_address_is_not_asked_either(judged: Path) -> None:
-    """It would be sent OPENAI_API_KEY, by whatever listens on this machine's port."""
+    """OPENAI_API_KEY would be sent to any process that listens on this machine's port."""
     _write(judged, judge="openai", args={"model": "m"})
     with pytest.raises(ConfigError, match=rf"add to the command: {_ONLINE}.judge=openai$"):
         from_file(judged)
@@ -290,7 +290,7 @@ def test_a_file_alone_cannot_say_it(tmp_path: Path, key: str, value: Any) -> Non
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(values))
     with pytest.raises(ConfigError, match=rf"add to the command: .*{key}"):
         from_file(tmp_path / "config.yaml")
-    with pytest.raises(ConfigError, match=r"add to the command: .*"):  # an empty mapping is merged, and takes nothing
+    with pytest.raises(ConfigError, match=r"add to the command: .*"):  # an empty mapping is merged without effect
         from_file(tmp_path / "config.yaml", ["world.args={}", "seed=3"])
 
 

@@ -1,4 +1,4 @@
-"""Every key of every section, in every world: a run reads it, or it is refused when it is set."""
+"""In every world, each key of each section is either read by a run or rejected when it is set."""
 
 import json
 import sys
@@ -29,11 +29,11 @@ _SECTIONS: dict[str, tuple[type, type]] = {
     "nethack": (NetHackConfig, NetHackEvaluation),
     "writing": (WritingConfig, WritingEvaluation),
 }
-"""By kind of world, what its section `world` is of, and its section `evaluation`."""
+"""The sections `world` and `evaluation`, by kind of world."""
 _TEXT = (
     "demo-easy",
     *("device=cpu", "evaluation.episodes=2", "training.steps=4", "~policy.args", "~algorithm.args"),
-    # Episodes end by time-out, and within a rollout.
+    # Episodes end at the step limit, within a rollout.
     *("world.num_envs=1", "world.num_steps=4", "world.history=2", "world.args={max_steps: 2}"),
 )
 _SCORING = ("policy.id=action_scoring", "policy.args={value_hidden_sizes: [8]}")
@@ -79,7 +79,7 @@ _RUNS: dict[str, tuple[str, ...]] = {
         *("world.pool=commongen", "~world.args", "world.args={offline: true, max_size: 4}"),
     ),
 }
-"""By kind of world, policy and algorithm, an experiment and its overrides: one update."""
+"""Experiments with overrides for one update, by kind of world, policy and algorithm."""
 _USUAL = ("text, action_scoring, ppo", "nethack, nethack, appo", "writing, token, ppo")
 _WORLDS = {
     "text": _RUNS["text, action_scoring, ppo"],
@@ -94,7 +94,7 @@ _COPIERS = (
     "groundling.training.checkpoint",
     "tests.",
 )
-"""Who reads all keys, whatever becomes of them."""
+"""Functions that read all keys, whatever they are used for."""
 _OTHER: dict[str, Any] = {
     "world.actions": ["left", "right", "on", "take", "let go", "use"],
     "world.language": "french",
@@ -126,7 +126,7 @@ _OTHER: dict[str, Any] = {
     "evaluation.every": 7,
     "evaluation.metrics": [{"id": "diversity"}],
 }
-"""Values of keys whose default does not say what another value could be that changes a run of one update."""
+"""Other values that change a run of one update, for keys whose default does not suggest one."""
 _LEARNING = {
     *("world.num_envs", "world.num_steps", "world.actions", "world.language", "world.history"),
     *("world.bootstrap_truncated", "world.entropy_floor", "world.probes"),
@@ -135,9 +135,9 @@ _LEARNING = {
     *("model.path", "model.init", "model.dtype", "model.lora", "model.max_prompt_tokens"),
     *("reward", "training.steps", "training.epochs"),
 }
-"""Keys that change what is learnt, or what is told of it, wherever they are used: to be read is not enough."""
+"""Keys that change what is learned or reported wherever they are used, so that reading them is not sufficient."""
 _PARTS = 6
-"""Of the keys, for a run takes seconds: `make test` has one."""
+"""The keys are divided into this many parts, of which `make test` tests one, because a run takes seconds."""
 _TIMES = {"seconds", "steps_per_second"}
 _TOLD_APART = {
     "world.id",
@@ -151,11 +151,11 @@ _TOLD_APART = {
     "policy.id",
     "algorithm.id",
 }
-"""Read by whatever is run: without them nothing is."""
+"""Keys that every run requires."""
 
 
 def _defaults(kind: str) -> dict[str, Any]:
-    """The default of each key of a config of a kind of world, by dotted key; free arguments are one value."""
+    """Return the defaults of all keys for a kind of world, by dotted key; free arguments are one value."""
 
     def below(model: type[Section], prefix: str) -> Iterator[tuple[str, Any]]:
         usual = model.defaults()
@@ -169,7 +169,7 @@ def _defaults(kind: str) -> dict[str, Any]:
 
 
 def _keys(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """By dotted key every value of a config's sections; free arguments are one value."""
+    """Yield every value in a config's sections by dotted key; free arguments are one value."""
     for name in type(node).model_fields:
         value = getattr(node, name)
         if isinstance(value, Section):
@@ -194,7 +194,7 @@ def _another(key: str, value: Any) -> Any:
 
 @dataclass(frozen=True)
 class _Walked:
-    """A run, and which keys its training and evaluation read."""
+    """A run, and the keys that its training and evaluation read."""
 
     experiment: str
     words: list[str]
@@ -205,7 +205,7 @@ class _Walked:
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Four episodes of the expert, one of which is the validation split."""
+    """Record four episodes of the expert, one of which is the validation split."""
     folder = tmp_path_factory.mktemp("data") / "expert"
     expert = find("expert", ["world.env=BabyAI-GoToObj-v0", "evaluation.num_envs=1", "device=cpu"], print)
     expert.world.record_episodes(expert.demonstrator(), 4, folder, validation_fraction=0.25)
@@ -231,7 +231,7 @@ def walked(request: pytest.FixtureRequest, dataset: Path, tmp_path_factory: pyte
         def get(self: Any, name: str) -> Any:
             reader = sys._getframe(1).f_globals.get("__name__", "")
             if not name.startswith("_") and not reader.startswith(_COPIERS):
-                # Policy, algorithm and metrics share a class of sections.
+                # Policy, algorithm and metrics use the same class for their sections.
                 seen.update(f"{one}{name}" for one in (("policy.", "algorithm.") if prefix == "*" else (prefix,)))
             return object.__getattribute__(self, name)
 
@@ -248,7 +248,7 @@ def walked(request: pytest.FixtureRequest, dataset: Path, tmp_path_factory: pyte
 
 
 def _learnt(run_dir: Path) -> dict[str, Any]:
-    """What a run leaves in its folder, but for times."""
+    """Return what a run stores in its folder, except for times."""
     left: dict[str, Any] = {}
     for name in ("metrics", "probes", "samples/train"):
         path = run_dir / f"{name}.jsonl"
@@ -273,7 +273,7 @@ def test_a_key_changes_the_run_or_is_refused(walked: _Walked, part: int, tmp_pat
         value = _another(key, default)
         assert value != present[key], f"{key} is no other than in the run"
         words = [*walked.words, f"{key}={_text(value)}", f"run_dir={tmp_path / key}"]
-        if key == "training.epochs":  # in place of steps, which would be said in vain
+        if key == "training.epochs":  # replaces the steps, which would have no effect
             words = [word for word in words if not word.startswith("training.steps=")]
         try:
             config = compose(walked.experiment, words)
@@ -290,7 +290,7 @@ def test_a_key_changes_the_run_or_is_refused(walked: _Walked, part: int, tmp_pat
 
 
 def test_a_run_is_repeatable(walked: _Walked, tmp_path: Path) -> None:
-    """Without which every key would seem to change something."""
+    """Otherwise, every key would seem to have an effect."""
     words = [*walked.words, f"run_dir={tmp_path}"]
     train(compose(walked.experiment, words), Console(quiet=True), lambda text: None)
     again = _learnt(tmp_path)

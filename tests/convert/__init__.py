@@ -9,7 +9,7 @@ from groundling.convert.experiment import convert
 
 
 def read(path: Path, words: Sequence[str] = ()) -> tuple[Config, list[str]]:
-    """The config and the notes that a file is converted to."""
+    """Return the config and the notes to which a file is converted."""
     converted = convert(path, words)
     return converted.config, converted.notes
 

@@ -1,4 +1,4 @@
-"""Tiny models of all kinds, saved in folders: nothing is downloaded."""
+"""Tiny models of all kinds, saved in folders, so that nothing is downloaded."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +19,7 @@ from tests.lm.families import CONFIGS, VOCABULARY
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Folders of tiny random models, each with a tokenizer."""
+    """Save tiny random models with tokenizers, and return their folders."""
     root = tmp_path_factory.mktemp("models")
     torch.manual_seed(0)
     made: dict[str, Any] = {}
@@ -47,7 +47,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def has_wordnet() -> bool:
-    """Whether METEOR can be measured: WordNet is no Python package."""
+    """Return True if METEOR can be computed, which requires WordNet; it is not a Python package."""
     try:
         wordnet()
     except GroundlingError:
@@ -57,7 +57,7 @@ def has_wordnet() -> bool:
 
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[..., Path]:
-    """`write(name, **changes)`: a file of the original's, with entries changed by their dotted keys."""
+    """Return `write(name, **changes)`, which writes a file of the original, with changed entries (dotted keys)."""
 
     def write(name: str, **changes: Any) -> Path:
         path = tmp_path / f"{name}.yaml"

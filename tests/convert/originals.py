@@ -1,4 +1,4 @@
-"""Config files of GLAM, Lamorel and RL4LMs, rebuilt from their entries: by name, the entries of each file."""
+"""Config files of GLAM, Lamorel and RL4LMs, rebuilt from their entries, which are stored by file name."""
 
 import copy
 from pathlib import Path
@@ -35,13 +35,13 @@ NEEDED = {
     "glam-multi-node": [*_CLUSTER, "rl_script_args.num_steps=80"],
     "glam-multi-node-test": [*_CLUSTER, "rl_script_args.number_episodes=7"],
 }
-"""By file of GLAM, the overrides that the campaign's scripts give."""
+"""The overrides in the campaign's scripts, by file of GLAM."""
 EXAMPLES = {
     "lamorel-ppo": "PPO_finetuning",
     "lamorel-ppo-lora": "PPO_LoRA_finetuning",
     "lamorel-rlhf": "RLHF-like_PPO_LoRA_finetuning",
 }
-"""By file, the folder of Lamorel's example."""
+"""The folder of Lamorel's example, by file."""
 
 
 def write_glam(folder: Path, name: str, **more: Any) -> Path:
@@ -54,7 +54,7 @@ def write_glam(folder: Path, name: str, **more: Any) -> Path:
 
 
 def needed(name: str, folder: Path) -> list[str]:
-    """The overrides that a file needs; of Lamorel's examples those that their pages give to its launcher."""
+    """Return the overrides that a file requires; Lamorel's examples pass them to the launcher."""
     if name in EXAMPLES:
         path = f"PROJECT_PATH/examples/{EXAMPLES[name]}/main.py"
         return [f"rl_script_args.path={path}", f"rl_script_args.output_dir={folder}"]
@@ -62,5 +62,5 @@ def needed(name: str, folder: Path) -> list[str]:
 
 
 def rl4lms(name: str) -> dict[str, Any]:
-    """The entries of a file of RL4LMs."""
+    """Return the entries of one of RL4LMs' files."""
     return copy.deepcopy(_RL4LMS[name])

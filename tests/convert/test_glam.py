@@ -1,4 +1,4 @@
-"""Hydra files of GLAM and Lamorel become experiments that train as they did."""
+"""Hydra files of GLAM and Lamorel are converted to experiments that train in the same way."""
 
 import re
 from pathlib import Path
@@ -23,7 +23,7 @@ _RUN_NAME = f"llm_mtrl-T5small-nbr_env_2-pretrained_True-nbr_actions_6_{'_'.join
 
 
 def _glam(folder: Path, *words: str) -> tuple[Any, str]:
-    """The config and the notes of GLAM's file for one machine, with entries of ``rl_script_args`` overridden."""
+    """Return the config and notes of GLAM's single-machine file, with entries of ``rl_script_args`` overridden."""
     words = tuple(word if word.startswith("lamorel_args") else f"{RL}.{word}" for word in words)
     config, notes = read(write(folder, "glam-local"), [*needed("glam-local", folder), *words])
     return config, "\n".join(notes)
@@ -63,7 +63,7 @@ def test_entries_of_glam_have_their_meaning(tmp_path: Path) -> None:
         "gae_lambda": 0.99,
         "clip_range": 0.2,
         "value_clip_range": 0.2,
-        "value_coefficient": 1.0,  # 0.5 of the whole squared error, which is 1.0 of its half
+        "value_coefficient": 1.0,  # 0.5 of the whole squared error is 1.0 of half of it
         "entropy_coefficient": 0.01,
         "kl_coefficient": 0,  # no reward shaping
         "max_grad_norm": 0.5,
@@ -113,7 +113,7 @@ def test_lamorels_epochs_are_updates(tmp_path: Path) -> None:
     config, notes = read(write(tmp_path, "lamorel-ppo-lora"), needed("lamorel-ppo-lora", tmp_path))
     assert config.name == "lamorel-ppo-lora" and config.model.lora == {"r": 16, "lora_alpha": 32}
     assert (config.world.num_steps, config.training.steps) == (5, 100 * 10)
-    # max_ep_len=100 must not lengthen episodes, nor change 1 - 0.9 · steps / max_steps: the level has its own limit
+    # max_ep_len=100 must not lengthen episodes or change 1 - 0.9 · steps / max_steps: the level has its own limit
     assert config.world.env == "BabyAI-GoToRedBall-v0" and config.world.args == {}
     args = config.algorithm.args
     assert (args["epochs"], args["minibatch_size"], args["micro_batch_size"]) == (4, 8, 1)
@@ -123,7 +123,7 @@ def test_lamorels_epochs_are_updates(tmp_path: Path) -> None:
 
 
 def test_special_tokens_of_prompts(tmp_path: Path) -> None:
-    """Lamorel stopped adding special tokens in November 2023; GLAM's runs were made before."""
+    """Lamorel stopped adding special tokens in November 2023, after GLAM's runs."""
     words = [*needed("lamorel-rlhf", tmp_path), f"{LLM}.model_path=starter"]
     config, _ = read(write(tmp_path, "lamorel-rlhf"), words)
     lengths = {}
@@ -212,7 +212,7 @@ def test_shaping_is_a_kl_penalty(tmp_path: Path) -> None:
 def test_all_open_entries_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"model_path=….*number_envs=….*name_environment=…") as caught:
         read(write(tmp_path, "glam-multi-node"))
-    assert "main_process_ip" not in str(caught.value)  # which has no effect here
+    assert "main_process_ip" not in str(caught.value)  # has no effect here
 
 
 def test_unknown_entries_of_a_file_are_named(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_unknown_entries_of_a_file_are_named(tmp_path: Path) -> None:
 
 
 def _drrn_job(folder: Path) -> list[str]:
-    """Words that the original's DRRN.slurm gives to the cluster file."""
+    """Return the arguments that the original's DRRN.slurm writes to the cluster file."""
     return [
         f"{RL}.seed=2",
         f"{RL}.number_envs=8",
@@ -287,7 +287,7 @@ def test_tests_of_the_original_are_refused(words: list[str], command: str, tmp_p
     with pytest.raises(ConfigError, match=f"not for training: run groundling {command}") as caught:
         _glam(tmp_path, *words)
     assert "\n" not in str(caught.value)
-    if not words[0].startswith("path"):  # the training script reads none of these switches
+    if not words[0].startswith("path"):  # the training script does not read these switches
         _glam(tmp_path, *words, "path=experiments/train_language_agent.py")
 
 
@@ -298,7 +298,7 @@ _CAMPAIGN = [
     *(f"{RL}.name_experiment='llm_mtrl'", f"{RL}.name_model='Flan_T5large'"),
     f"{RL}.name_environment='BabyAI-MixedTrainLocal-v0'",
 ]
-"""Words that the commands of GLAM's campaigns have in common; places and models are ours."""
+"""Arguments that the commands of GLAM's campaigns have in common; folders and models are ours."""
 _FLAN = [
     *(f"{LLM}.model_type=seq2seq", f"{LLM}.model_path=starter", f"{LLM}.minibatch_size=3"),
     *(f"{LLM}.parallelism.model_parallelism_size=2", "lamorel_args.accelerate_args.num_machines=1"),
@@ -324,7 +324,7 @@ def test_commands_of_the_campaigns_are_read(words: list[str], policy: str, init:
 
 
 def test_each_script_of_a_campaign_has_its_own_run(tmp_path: Path) -> None:
-    """GLAM's GFlan-T5 and NPAE share experiment, model name and logs path, as its scripts have them."""
+    """In GLAM's scripts, GFlan-T5 and NPAE have the same experiment, model name and log path."""
     file, logs = write(tmp_path, "glam-multi-node"), f"{RL}.saving_path_logs={tmp_path / 'logs'}"
     scripts = [
         [],

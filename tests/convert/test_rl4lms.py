@@ -1,4 +1,4 @@
-"""YAML files of RL4LMs become experiments of the same meaning."""
+"""YAML files of RL4LMs are converted to equivalent experiments."""
 
 import re
 from collections.abc import Callable
@@ -22,7 +22,7 @@ _NUMBERS = "synthetic_generate_increasing_numbers"
 
 
 def _parts(config: Config) -> dict[str, Any]:
-    """The arguments of each part of the reward."""
+    """Return the arguments of each part of the reward."""
     return {name: part.args for name, part in config.reward.items() if part is not None}
 
 
@@ -52,7 +52,7 @@ def test_the_arithmetic_and_the_defaults_of_ppo(write: Callable[..., Path]) -> N
         "gae_lambda": 0.95,
         "normalize_advantages": True,
         "value_clip_range": None,
-        "value_coefficient": 1.0,  # of half the squared error: Stable-Baselines3's 0.5
+        "value_coefficient": 1.0,  # weights half the squared error; Stable-Baselines3's 0.5
         "adam_epsilon": 1e-8,
         "weight_decay": 1e-6,
         "kl_coefficient": 0.001,
@@ -91,7 +91,7 @@ def test_defaults_are_the_originals(write: Callable[..., Path]) -> None:
     made, notes = read(path)
     assert made.policy.args["generation"]["terminate_on_eos"] is False
     assert made.policy.args["mask_type"] == "learned_top_k"
-    assert "min_tokens_to_keep" not in made.policy.args  # which is of a top-p mask
+    assert "min_tokens_to_keep" not in made.policy.args  # this is an argument of a top-p mask
     assert made.algorithm.args["target_update_iterations"] == 1000
     assert sum("env.args.max_prompt_length is not set" in note for note in notes) == 1
 
@@ -111,7 +111,7 @@ def test_algorithms_keep_the_originals_defaults(write: Callable[..., Path]) -> N
     a2c, _ = read(write("imdb_text_continuation/gpt2_a2c"))
     assert (a2c.world.num_texts, a2c.world.num_tokens) == (2, 48)
     assert a2c.algorithm.args["value_coefficient"] == 1.0 and "epochs" not in a2c.algorithm.args
-    assert a2c.policy.args["generation"]["top_k"] == 50  # Transformers' own default then
+    assert a2c.policy.args["generation"]["top_k"] == 50  # the default of Transformers at that time
     trpo, _ = read(write(f"{_NUMBERS}/gpt2_trpo"))
     assert "value_coefficient" not in trpo.algorithm.args and trpo.algorithm.args["learning_rate"] == 1e-5
 
@@ -136,7 +136,7 @@ def test_supervised_epochs_and_evaluations_are_counted_in_updates(write: Callabl
 def test_booleans_may_be_strings(write: Callable[..., Path]) -> None:
     made, _ = read(write("narrative_qa/t5_nlpo"))  # as in the original's file
     assert made.evaluation.metrics[4].args["apply_best"] is True
-    assert made.world.num_tokens == 50  # the episode's length, where no max_new_tokens is named
+    assert made.world.num_tokens == 50  # the length of the episode, since max_new_tokens is not set
     changed, _ = read(write("narrative_qa/t5_nlpo", reward_fn__args__stemming="False,"))
     assert _parts(changed)["rouge_l_max"]["stemming"] is False
 

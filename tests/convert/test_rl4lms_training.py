@@ -1,4 +1,4 @@
-"""RL4LMs' files, and our own experiments of its tasks, train: on tiny models and offline samples, without SPICE."""
+"""RL4LMs' files and our experiments for its tasks can be trained with tiny models and offline samples (no SPICE)."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -21,13 +21,13 @@ from tests.thorough import one_in, some_of, thorough
 
 _NLPO, _SUPERVISED = "dialog/gpt2_nlpo", "dialog/gpt2_supervised"
 _USUAL = [_SUPERVISED, "synthetic_generate_increasing_numbers/bart_ppo"]
-"""With and without references to learn from, and each kind of model."""
+"""Files with and without references to learn from, for each kind of model."""
 _PERPLEXITY = "{id: causal_perplexity, args: {stride: 512, use_text_from_meta_data: true}}"
 TASKS = ["common_gen", "dialog", "imdb", "iwslt2017", "narrative_qa", "summarization", "totto"]
 
 
 def _small(config: Config, models: dict[str, str], run_dir: Path) -> list[str]:
-    """Overrides that replace models and data that must be downloaded, for a short training."""
+    """Return overrides for a short training run, which replace models and data that must be downloaded."""
     if {"meteor", "intent_accuracy"} & set(config.reward) and not has_wordnet():
         pytest.skip("METEOR is rewarded, and there is no WordNet")
     words = [
@@ -106,9 +106,9 @@ def test_supervised_training_has_the_requested_epochs(
     path = write(_SUPERVISED)
     small = [word for word in _small(read(path)[0], models, tmp_path / "run") if not word.startswith("training.")]
     small += ["training.epochs=2", "world.num_texts=4", "algorithm.args.minibatch_size=4", "evaluation.every=null"]
-    for _ in range(2):  # the second time, nothing is left to do
+    for _ in range(2):  # the second time, there is nothing left to do
         assert convert_and_train(path, ["datapool.args.max_size=6"], small) == 0
-        assert len(read_metrics(tmp_path / "run")) == 4  # 2 passes over 6 texts by 4, each with a short end
+        assert len(read_metrics(tmp_path / "run")) == 4  # 2 passes over 6 texts in batches of 4 and 2
 
 
 def test_perplexity_is_the_trained_models(write: Callable[..., Path], models: dict[str, str]) -> None:

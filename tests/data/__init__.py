@@ -7,6 +7,6 @@ from typing import Any
 
 
 def golden(name: str) -> list[dict[str, Any]]:
-    """The recorded cases called ``name``."""
+    """Return the recorded cases called ``name``."""
     with gzip.open(Path(__file__).parent / f"{name}.jsonl.gz", "rt", encoding="utf-8") as file:
         return [json.loads(line) for line in file]

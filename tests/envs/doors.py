@@ -1,4 +1,4 @@
-"""A text env whose admissible actions change, and which can be told to crash; light to import in a worker."""
+"""Text envs whose admissible actions change, and which can crash on request; workers import them quickly."""
 
 import os
 import random
@@ -14,12 +14,12 @@ from groundling.envs.text_episode import training_seed
 
 
 class Doors(gymnasium.Env[str, Any]):
-    """One to five doors at each step, told in a text; the goal names the colour to open. `trouble` strikes at step 3.
+    """One to five doors at each step, described in a text; open the goal's colour. `trouble` occurs at step 3.
 
     Args:
-        trouble: raise, die, segfault, hang, or lie (of its reward).
-        times: A file that exists: it strikes only as often as this has characters left.
-        discrete: How many actions there are, if they are numbers.
+        trouble: raise, die, segfault, hang, or lie (about its reward).
+        times: An existing file; the trouble occurs only as many times as the file has characters left.
+        discrete: The number of actions, if they are numbers.
     """
 
     observation_space = gymnasium.spaces.Text(1000)
@@ -70,7 +70,7 @@ gymnasium.register("test/Doors-v0", entry_point=Doors)
 
 
 class Forgetful(Doors):
-    """Its lists do not follow from its seed."""
+    """Shows lists that do not depend on its seed."""
 
     def _look(self) -> tuple[str, dict[str, Any]]:
         observation, info = super()._look()
@@ -86,7 +86,7 @@ class Endless(Doors):
 
 
 class Hasty(Doors):
-    """The first ``at_once`` training episodes of seed 0 end with their first step, others with their second."""
+    """Ends the first ``at_once`` training episodes of seed 0 at their first step, and others at their second."""
 
     def __init__(self, at_once: int) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class Hasty(Doors):
 
 
 class Wandering(Doors):
-    """Another mission takes the place of its own in the instance ``which`` of it, once it is stepped."""
+    """Replaces its mission by a different one in the instance ``which``, after the first step."""
 
     instances = 0
 
@@ -118,7 +118,7 @@ class Wandering(Doors):
 
 
 class Unseeded(Doors):
-    """Draws one ``part`` of what it shows from elsewhere than its seed."""
+    """Samples one ``part`` of its observations without using its seed."""
 
     def __init__(self, part: str) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ class Unseeded(Doors):
 
 
 class Shared(Unseeded):
-    """Seeds the module ``random`` at each reset, as TextArena does, and draws from it at each step."""
+    """Seeds the module ``random`` at each reset, like TextArena, and samples from it at each step."""
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[str, dict[str, Any]]:
         random.seed(seed)
@@ -145,7 +145,7 @@ class Shared(Unseeded):
 
 
 class Counted(Doors):
-    """Takes its games in turn, whatever the seed."""
+    """Plays its games in turn, whatever the seed."""
 
     game = 0
 
@@ -155,7 +155,7 @@ class Counted(Doors):
 
 
 class Hashed(Doors):
-    """Lists its actions in the order of a set: fixed in a process, another in the next."""
+    """Lists its actions in the order of a set, which is fixed within a process and differs between processes."""
 
     def _look(self) -> tuple[str, dict[str, Any]]:
         observation, info = super()._look()
@@ -164,7 +164,7 @@ class Hashed(Doors):
 
 
 class Games(Doors):
-    """One of ``count`` games; with ``by_range`` one of eight, chosen by the seed's highest bits."""
+    """One of ``count`` games or, with ``by_range``, one of eight, which the seed's highest bits select."""
 
     def __init__(self, count: int = 8, by_range: bool = False, identity: str = "int") -> None:
         super().__init__()
@@ -181,7 +181,7 @@ class Games(Doors):
 
 
 class Careless(Doors):
-    """Shows what no model can read well."""
+    """Shows texts that models cannot read well."""
 
     def _look(self) -> tuple[str, dict[str, Any]]:
         observation, _ = super()._look()
@@ -190,7 +190,7 @@ class Careless(Doors):
 
 
 class Many(Doors):
-    """So many actions that not all of its lists are read by a model."""
+    """Has so many actions that a model cannot read all of its lists."""
 
     def __init__(self, num_actions: int) -> None:
         super().__init__()
@@ -203,7 +203,7 @@ class Many(Doors):
 
 
 class Broken(Doors):
-    """Raises an error that has no message of ours, or asks to exit, in one of its methods."""
+    """Raises an error other than ours, or exits, in one of its methods."""
 
     def __init__(self, method: str, error: str = "KeyError") -> None:
         super().__init__()
@@ -227,7 +227,7 @@ class Broken(Doors):
 
 
 class Long(Doors):
-    """Some doors, each told at length, and one short action beside them."""
+    """Shows several doors with long descriptions, and one short action."""
 
     def _look(self) -> tuple[str, dict[str, Any]]:
         observation, info = super()._look()
@@ -236,7 +236,7 @@ class Long(Doors):
 
 
 class Free(Doors):
-    """Takes any text, and does not say which."""
+    """Accepts any text, and does not list actions."""
 
     def _look(self) -> tuple[str, dict[str, Any]]:
         observation, info = super()._look()
@@ -254,7 +254,7 @@ gymnasium.register("test/Counted-v0", entry_point=Counted)
 
 
 class Ends(gymnasium.Env[dict[str, Any], int]):
-    """Succeeds at its first step; from its second episode on the process ends there."""
+    """Succeeds at its first step; from the second episode on, the process ends there."""
 
     observation_space = gymnasium.spaces.Dict({"mission": gymnasium.spaces.Text(32)})
     action_space = gymnasium.spaces.Discrete(3)

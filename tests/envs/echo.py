@@ -1,4 +1,4 @@
-"""A text env where any text is an action, and a class with tools; light to import in a worker."""
+"""A text env in which any text is an action, and a class with tools; workers import them quickly."""
 
 import random
 import time
@@ -10,7 +10,7 @@ from groundling.envs import ToolEnv
 
 
 class Echo(gymnasium.Env[str, str]):
-    """Repeat a word, twice; the reward of each turn is 1 for a text with the word."""
+    """Repeat a word twice; the reward of each turn is 1 if the text contains the word."""
 
     observation_space = action_space = gymnasium.spaces.Text(1000)
 
@@ -26,7 +26,7 @@ class Echo(gymnasium.Env[str, str]):
 
 
 class Calculator:
-    """Multiply with a tool, as TRL's users write one."""
+    """Multiply with a tool, written like the tools of TRL's users."""
 
     def reset(self, seed: int) -> str:
         self.a, self.b = random.Random(seed).sample(range(10), 2)

@@ -1,4 +1,4 @@
-"""Envs where any text is an action."""
+"""Envs in which any text is an action."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""The text worlds against recordings of the original, hand-written expectations, and Gymnasium's checker."""
+"""Tests of text worlds with recordings of the original, hand-written expectations, and Gymnasium's checker."""
 
 import itertools
 
@@ -32,7 +32,7 @@ _NOUNS = {"key": "clef", "ball": "balle", "box": "boîte"}
 
 
 def _carried_in_french(sentence: str) -> str:
-    """The original's French sentence with the carried object in French too."""
+    """Return the original's French sentence with the carried object also in French."""
     if not sentence.startswith("Tu portes une "):
         return sentence
     kind, colour = sentence.removeprefix("Tu portes une ").split()
@@ -48,7 +48,7 @@ def test_descriptions_equal_recorded_ones() -> None:
         assert describe(image, carrying) == case["descriptions"]
         assert describe(image, carrying, "french", compat="glam") == case["descriptions_fr"]
         assert describe(image, carrying, "french") == [_carried_in_french(s) for s in case["descriptions_fr"]]
-        assert describe(case["image"], carrying and tuple(carrying)) == case["descriptions"]  # plain lists too
+        assert describe(case["image"], carrying and tuple(carrying)) == case["descriptions"]  # also with plain lists
 
 
 def _empty() -> np.ndarray:
@@ -62,7 +62,7 @@ def test_rules_of_descriptions() -> None:
     assert describe(image) == []
     image[3, 4] = (2, 5, 0)
     image[0, 6] = (2, 5, 0)
-    image[4, 6] = (5, 4, 0)  # a key stands before the wall on the right, which is then not told
+    image[4, 6] = (5, 4, 0)  # a key stands before the wall on the right, so that the wall is not described
     image[6, 6] = (2, 5, 0)
     assert describe(image) == [
         "You see a wall 2 steps forward",
@@ -71,7 +71,7 @@ def test_rules_of_descriptions() -> None:
     ]
     image[3, 5] = (0, 0, 0)  # an unseen cell does not end a ray
     assert describe(image)[0] == "You see a wall 2 steps forward"
-    image[3, 6] = (6, 0, 0)  # what is carried stands in the agent's own cell and is told once
+    image[3, 6] = (6, 0, 0)  # a carried object is in the agent's own cell and is described once
     assert describe(image, ["ball", "red"])[0] == "You carry a red ball"
     assert len(describe(image, ["ball", "red"])) == 4
 
@@ -132,7 +132,7 @@ def test_the_original_generator_repeats_recorded_episodes() -> None:
 def test_registered_envs_pass_gymnasiums_checker(id: str, language: str) -> None:
     env = gymnasium.make(id, language=language, disable_env_checker=True)
     check_env(env.unwrapped, skip_render_check=True)
-    check_env(env, skip_render_check=True)  # as told in words, too
+    check_env(env, skip_render_check=True)  # also with descriptions
     observation, info = env.reset(seed=3)
     assert isinstance(observation["mission"], str)
     assert info["descriptions"] and all(isinstance(s, str) for s in info["descriptions"])
@@ -143,7 +143,7 @@ def test_registered_envs_pass_gymnasiums_checker(id: str, language: str) -> None
 @pytest.mark.parametrize("id", LEVELS)
 def test_equal_seeds_give_equal_episodes_in_all_instances(id: str, generator: str) -> None:
     one, other = (gymnasium.make(id, generator=generator) for _ in range(2))
-    other.reset(seed=99)  # what happened before does not matter
+    other.reset(seed=99)  # earlier episodes have no effect
     rng = np.random.default_rng(0)
     for seed in range(5):
         results = [env.reset(seed=seed) for env in (one, other)]
@@ -190,7 +190,7 @@ def test_the_split_is_kept_and_the_expert_solves_it(id: str, episodes: int) -> N
 @pytest.mark.parametrize("id", ["BabyAI-MixedTestLocal-v0", *thorough("BabyAI-MixedTrainLocal-v0")])
 @pytest.mark.parametrize("task", some_of(MIXED_TASKS, ["goto", "open"]))
 def test_the_direct_generator_draws_what_the_rejecting_one_draws(id: str, task: str) -> None:
-    """The frequencies of two samples differ by no more than chance allows (chi-squared, 5 deviations)."""
+    """The frequencies in two samples differ by no more than expected by chance (chi-squared, 5 deviations)."""
     num_resets = 250
     if id == "BabyAI-MixedTestLocal-v0" and task in ("putnext", "pick up seq go to"):
         num_resets = 60  # the original rejects a hundred levels for each of these

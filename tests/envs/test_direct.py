@@ -1,4 +1,4 @@
-"""The direct generator's parts against the plain procedures whose distribution they promise."""
+"""Parts of the direct generator, compared with the plain procedures that must have the same distribution."""
 
 from collections import Counter
 from collections.abc import Hashable, Iterable
@@ -24,7 +24,7 @@ _HELD_OUT = [i for i, noun in enumerate(NOUNS) if noun in {("box", "yellow"), ("
 
 
 def _assert_same_distribution(one: Iterable[Hashable], other: Iterable[Hashable]) -> None:
-    """Chi-squared test of two samples, at five deviations; rare categories are thrown together."""
+    """Compare two samples with a chi-squared test at five deviations; rare categories are merged."""
     counts = Counter(one), Counter(other)
     sizes = [sum(c.values()) for c in counts]
     totals = counts[0] + counts[1]
@@ -43,12 +43,12 @@ def _assert_same_distribution(one: Iterable[Hashable], other: Iterable[Hashable]
 def _nouns_by_rejection(
     rng: np.random.Generator, size: int, count: int, num_named: int, admitted: list[int]
 ) -> list[tuple[int, int, int]]:
-    """Features of ``size`` draws as the original makes them, less what the split rejects."""
+    """Return the features of ``size`` samples of the original, without those that the split rejects."""
     nouns = rng.integers(len(NOUNS), size=(size, count))
     rows = np.arange(size)
     first, second = rng.integers(count, size=(2, size))
     like_first = (nouns == nouns[rows, first][:, None]).sum(axis=1)
-    redrawn = (first + rng.integers(1, count, size=size)) % count  # any of the others
+    redrawn = (first + rng.integers(1, count, size=size)) % count  # any of the other values
     second = np.where((second == first) & (like_first == 1), redrawn, second)
     named = nouns[rows, first], nouns[rows, second if num_named == 2 else first]
     kept = np.isin(named[0], admitted) & np.isin(named[1], admitted)
@@ -139,7 +139,7 @@ def test_two_rooms_are_drawn_as_the_original_draws_them() -> None:
         step = ((1, 0), (0, 1), (-1, 0), (0, -1))[places.direction]
         ahead = (places.agent[0] + step[0], places.agent[1] + step[1])
         assert ahead not in places.things and ahead != (0 if column else 7, row)
-        assert (1 if column else 6, row) not in places.things  # else the door would be out of reach
+        assert (1 if column else 6, row) not in places.things  # otherwise the door would be out of reach
     for feature in (
         lambda c, row, agent, direction, key: (c, row),
         lambda c, row, agent, direction, key: (c, agent),

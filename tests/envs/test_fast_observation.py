@@ -1,4 +1,4 @@
-"""Seeing by look-up tables is seeing as Minigrid does (`benchmarks/sight.py` asks it 100,000 times of each env)."""
+"""Observations from look-up tables equal Minigrid's (`benchmarks/sight.py` compares 100,000 states of each env)."""
 
 import copy
 import pickle
@@ -54,7 +54,7 @@ def test_random_grids_are_seen_as_by_minigrid(density: float, see_through_walls:
     for _ in range(300):
         size = len(env.grid.grid)
         env.grid.grid = [random_thing(rng) if rng.random() < density else None for _ in range(size)]
-        env.agent_pos, env.agent_dir = rng.integers(8, size=2), rng.integers(4)  # numpy's integers do as well
+        env.agent_pos, env.agent_dir = rng.integers(8, size=2), rng.integers(4)  # numpy's integers also work
         env.carrying = random_thing(rng) if rng.random() < 0.5 else None
         assert same(env)
 
@@ -75,7 +75,7 @@ def test_objects_may_change_in_place() -> None:
 
 def test_other_objects_and_views_are_left_to_minigrid() -> None:
     class Curtain(Wall):
-        """A thing of one's own that hides nothing."""
+        """A custom object that does not hide anything."""
 
         def see_behind(self) -> bool:
             return True

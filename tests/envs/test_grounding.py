@@ -1,4 +1,4 @@
-"""Which thing is dealt with first, in hand-made rooms and BabyAI's own; and missions told otherwise than they are."""
+"""The first object that the agent interacts with, in hand-made and BabyAI's rooms; missions with altered texts."""
 
 import re
 from collections import Counter
@@ -33,9 +33,9 @@ _RED_KEY, _BLUE_BALL = ("key", "red"), ("ball", "blue")
 
 
 class _Room(RoomGridLevel):
-    """The agent in the middle of a room, looking right: a red key 2 cells ahead, a blue ball behind it, as far away.
+    """The agent in the middle of a room, facing right: a red key 2 cells ahead, a blue ball 2 cells behind it.
 
-    And a green box in a corner, out of its way.
+    A green box is in a corner, out of its way.
     """
 
     def __init__(self, instruction: Instr, things: dict[tuple[int, int], WorldObj] | None = None) -> None:
@@ -54,7 +54,7 @@ class _Room(RoomGridLevel):
 
 
 def _play(env: gymnasium.Env[Any, Any], *actions: int) -> dict[str, Any] | None:
-    """What the env tells of the first interaction after these actions."""
+    """Return the env's information about the first interaction after these actions."""
     env.reset(seed=0)
     info: dict[str, Any] = {}
     for action in actions:
@@ -83,11 +83,11 @@ _TO_BALL = (_RIGHT, _RIGHT, _FORWARD)
 )
 def test_picking_up_a_thing(instruction: Instr, named: str) -> None:
     third = pytest.approx(1 / 3)
-    assert _first(instruction, *_TO_KEY) == ("none", third, named)  # to stand before it is not to pick it up
+    assert _first(instruction, *_TO_KEY) == ("none", third, named)  # standing before an object is not picking it up
     assert _first(instruction, *_TO_KEY, _PICK_UP) == ("named", third, named)
     assert _first(instruction, *_TO_BALL, _PICK_UP) == ("other", third, named)
     then_named = (*_TO_BALL, _PICK_UP, _RIGHT, _DROP, _RIGHT, _FORWARD, _FORWARD, _PICK_UP)
-    assert _first(instruction, *then_named) == ("other", third, named)  # the first one stays the first one
+    assert _first(instruction, *then_named) == ("other", third, named)  # the first object remains the first
 
 
 def test_going_to_a_thing_is_facing_it() -> None:
@@ -125,7 +125,7 @@ def test_unreachable_things_have_no_first_interaction() -> None:
     beyond = {(6, 3): Door("grey", is_locked=True), (9, 3): Ball("blue"), (1, 1): Key("red")}
     assert _first(PickupInstr(ObjDesc(*_BLUE_BALL)), _LEFT, things=beyond) is None
     assert _first(GoToInstr(ObjDesc(*_BLUE_BALL)), _LEFT, things=beyond) is None
-    beyond[6, 3] = Door("grey")  # through a closed one the agent can go
+    beyond[6, 3] = Door("grey")  # the agent can pass through a closed door
     assert _first(PickupInstr(ObjDesc(*_BLUE_BALL)), _LEFT, things=beyond) == ("none", 0.5, "the blue ball")
     carrying = make_text_env("BabyAI-PutNextS5N2Carrying-v0")
     assert _play(carrying, _LEFT) is None
@@ -192,7 +192,7 @@ def test_following_a_swapped_mission_fails() -> None:
     assert env.env.unwrapped.instrs is instruction
     env.reset(seed=1)
     env.step(_FORWARD)
-    assert env.step(_PICK_UP)[1] > 0  # what the env wants is rewarded, whatever was told
+    assert env.step(_PICK_UP)[1] > 0  # the env rewards its own mission, whatever the text was
 
 
 @pytest.mark.parametrize("language", ["english", "french"])
@@ -215,7 +215,7 @@ def test_dropped_and_scrambled_missions_name_no_thing(task: str, language: str) 
         assert missions[2] == scrambled.reset(seed=seed)[0]["mission"]
         assert dropped.unwrapped.mission == plain.unwrapped.mission
         firsts = [env.step(_LEFT)[4]["first_interaction"] for env in (plain, dropped, scrambled)]
-        assert len({first["chance"] for first in firsts}) == 1  # the named thing is still the env's
+        assert len({first["chance"] for first in firsts}) == 1  # the named object is still that of the env
     assert (
         dropped.reset(seed=0)[0]["mission"]
         in {
@@ -245,7 +245,7 @@ def test_unsuitable_controls_are_errors() -> None:
 
 
 class _Doors(Corridor):
-    """A corridor that tells which of its two ends was reached."""
+    """A corridor that reports which of its two ends was reached."""
 
     interaction: Any = None
 

@@ -19,7 +19,7 @@ from groundling.errors import ConfigError
 
 
 class Plain(gymnasium.Env[Any, Any]):
-    """Shows one string; nothing names its two actions."""
+    """Shows one string, and has no names for its two actions."""
 
     observation_space, action_space = Text(99), Discrete(2)
 
@@ -37,7 +37,7 @@ class Plain(gymnasium.Env[Any, Any]):
 
 
 class Quest(Plain):
-    """Names its actions, and its goal under a key of its own."""
+    """Has names for its actions, and a goal under its own key."""
 
     action_names = ("stay", "go")
 
@@ -65,7 +65,7 @@ def _size(id: str) -> int:
 
 def test_every_kind_of_object_creates_envs() -> None:
     assert register_env(Plain) == register_env(Plain) == "Plain-v0" and _size("Plain-v0") == 3
-    assert register_env(functools.partial(Plain, size=5)) == "Plain-v0" and _size("Plain-v0") == 5  # the latest
+    assert register_env(functools.partial(Plain, size=5)) == "Plain-v0" and _size("Plain-v0") == 5  # the last one
     assert register_env(lambda: TextEnv(Plain(6), goal="go")) == "Plain-v0" and _size("Plain-v0") == 6
     env = Plain(7)
     assert register_env(env) == "Plain-v0" and _size("Plain-v0") == 7

@@ -1,4 +1,4 @@
-"""Seeds of training and held-out episodes: disjoint, and without a pattern that an env could follow."""
+"""Seeds of training and held-out episodes are disjoint, and have no pattern that an env could follow."""
 
 import itertools
 from collections import Counter
@@ -19,7 +19,7 @@ HELD_OUT = [held_out_seed(k) for k in range(20_000)]
 
 
 class Rooms(Corridor):
-    """Four tasks, chosen by the seed's remainder, as RAGEN's ALFWorld does."""
+    """Four tasks, selected by the seed's remainder, as in RAGEN's ALFWorld."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         observation, info = super().reset(seed=seed, options=options)
@@ -30,7 +30,7 @@ class Rooms(Corridor):
 def test_training_and_held_out_seeds_come_from_disjoint_ranges() -> None:
     assert all(0 <= seed < 2**30 and not is_held_out(seed) for seed in TRAINING)
     assert all(2**30 <= seed < 2**31 and is_held_out(seed) for seed in HELD_OUT)
-    assert min(len(set(TRAINING)), len(set(HELD_OUT))) > 19_990  # and hardly ever repeat
+    assert min(len(set(TRAINING)), len(set(HELD_OUT))) > 19_990  # hardly any seed is repeated
 
 
 @pytest.mark.parametrize("seeds", [TRAINING, HELD_OUT], ids=["training", "held-out"])
@@ -39,7 +39,7 @@ def test_remainders_of_seeds_are_uniform(seeds: Sequence[int]) -> None:
         counts = np.bincount(np.array(seeds) % n, minlength=n)
         expected = len(seeds) / n
         chi_squared = float(((counts - expected) ** 2 / expected).sum())
-        assert chi_squared < n - 1 + 5 * (2 * (n - 1)) ** 0.5, n  # five standard deviations above its mean
+        assert chi_squared < n - 1 + 5 * (2 * (n - 1)) ** 0.5, n  # five standard deviations above the mean
 
 
 def test_remainders_of_seeds_give_all_tasks_in_both_splits() -> None:
@@ -50,7 +50,7 @@ def test_remainders_of_seeds_give_all_tasks_in_both_splits() -> None:
 
 
 def test_a_checkpoint_of_other_episode_seeds_is_refused() -> None:
-    """Before November 2026 training seeds were even: the saved actions would be taken in other episodes."""
+    """Before November 2026, training seeds were even, so the saved actions would be taken in different episodes."""
     envs, other = (
         TextVectorEnv(Corridor, 2, ["left", "right", "stay"], lambda i, k, scheme=scheme: scheme(0, i, k))
         for scheme in (training_seed, lambda *at: 2 * training_seed(*at))

@@ -59,7 +59,7 @@ def test_a_text_without_a_call_is_the_final_answer_and_turns_are_limited() -> No
 
 
 class Archive:
-    """Tools whose results cannot be shown as they are."""
+    """Tools whose results cannot be displayed without changes."""
 
     reward = 0.0
 
@@ -97,7 +97,7 @@ def test_a_result_that_cannot_be_read_costs_only_the_turn(tools: list[str], end:
 
 
 class Shop:
-    """A reward that grows with calls, as TRL's environments have it."""
+    """A reward that increases with calls, as in TRL's environments."""
 
     def reset(self, **kwargs: Any) -> None:
         self.reward, self.done, self.success = 0.0, False, False
@@ -106,7 +106,7 @@ class Shop:
         """Buy bread.
 
         Args:
-            number: How many loaves.
+            number: The number of loaves.
         """
         self.reward += number
         self.done = self.success = self.reward >= 3

@@ -48,13 +48,13 @@ def test_ended_episodes_are_reset_and_returned() -> None:
     envs = _make(num_envs=2)
     envs.reset()
     for t in range(1, 13):
-        step = envs.step([2, 3])  # "dance" is past the env's last action, which is "stay"
+        step = envs.step([2, 3])  # "dance" is beyond the env's last action, "stay"
         assert step.truncated.tolist() == [t == 12, t == 12]
     assert [e.env_index for e in step.episodes] == [0, 1]
     for i, episode in enumerate(step.episodes):
         assert episode.seed == training_seed(0, i, 0)
         assert episode.actions == (2 + i,) * 12 and not episode.success and episode.episode_return == 0
-        assert len(step.observations[i].descriptions) == 1  # the next episode's first
+        assert len(step.observations[i].descriptions) == 1  # that of the next episode's first step
         assert len(step.final_observations[i].descriptions) == 3
 
 
@@ -83,7 +83,7 @@ def test_the_step_limit_truncates_episodes() -> None:
     assert envs.at_start().all()
     envs.step([2, 2])
     envs.step([2, 2])
-    envs.step_limit = 1  # tightened in the midst of an episode
+    envs.step_limit = 1  # reduced during an episode
     assert envs.step([2, 2]).truncated.all()
 
 

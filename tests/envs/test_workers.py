@@ -14,11 +14,11 @@ from tests.envs.doors import Doors
 
 
 def test_workers_with_pending_answers_end_silently(capfd: pytest.CaptureFixture[str]) -> None:
-    """As where another worker's env has ended the run."""
+    """This happens if another worker's env has ended the run."""
     envs = WorkerEnvs(Doors, num_envs=2, num_workers=1, timeout=60, warn=print)
     for env in (0, 1):
         envs.send(env, "reset", 0)
-    envs.receive(1)  # env 0's answer has come and is not taken
+    envs.receive(1)  # env 0's answer has arrived but has not been received
     envs.send(0, "step", "open red")
     (worker,) = envs.pool._workers
     envs.close()
@@ -26,7 +26,7 @@ def test_workers_with_pending_answers_end_silently(capfd: pytest.CaptureFixture[
 
 
 def test_workers_import_the_commands_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of them may register the class of another module, with arguments that cannot be pickled."""
+    """A module may register a class of another module, with arguments that cannot be pickled."""
     (tmp_path / "registering.py").write_text(
         "import gymnasium\n"
         "gymnasium.register('test/Foreign-v0', entry_point='tests.envs.doors:Games', kwargs={'by_range': lambda: 1})\n"

@@ -1,4 +1,4 @@
-"""Every agent of GLAM's comparison trains and is evaluated; every suite runs on every agent that reads."""
+"""Every agent in GLAM's comparison is trained and evaluated, and every suite runs with every agent that reads text."""
 
 import csv
 import json

@@ -127,7 +127,7 @@ def test_targets_that_cannot_be_collected_are_reported_in_one_line(
             _collect(tmp_path / "new", *wrong)
     minigrid = ["world.env=MiniGrid-Empty-5x5-v0"]
     assert "the expert is BabyAI's bot" in _error(capsys, tmp_path / "new", *minigrid)
-    assert _collect(tmp_path / "new", episodes=1) == 0  # what never began does not claim the folder
+    assert _collect(tmp_path / "new", episodes=1) == 0  # a recording that never began does not reserve the folder
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     assert "groundling[data]" in _error(capsys, tmp_path / "newer")
     assert not (tmp_path / "newer").exists()

@@ -1,4 +1,4 @@
-"""Files that are one result belong together wherever a kill comes: the one that completes them is written last."""
+"""Files that form one result remain consistent after a kill, because the file that completes them is written last."""
 
 import json
 import shutil
@@ -30,7 +30,7 @@ class _Killed(BaseException):
 
 
 def _killed_at(rename: int, monkeypatch: pytest.MonkeyPatch, work: Callable[[], object]) -> bool:
-    """Do ``work``, in which the rename of that number never happens; whether there are so many."""
+    """Run ``work`` without its rename of this number; return True if it has so many renames."""
     rename_to, done = Path.replace, []
 
     def count(self: Path, target: Path) -> Path:
@@ -50,7 +50,7 @@ def _killed_at(rename: int, monkeypatch: pytest.MonkeyPatch, work: Callable[[], 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """A writer's run with checkpoints of two updates, of as much as `evaluate` reads besides the policy."""
+    """Return a text generation run with two checkpoints, which contain all that `evaluate` reads but the policy."""
     run_dir = tmp_path / "original"
     run_dir.mkdir()
     config = _config(run_dir, "evaluation.baselines=[]", "evaluation.metrics=[]")
@@ -67,7 +67,7 @@ def run(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def texts_name_their_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A policy that writes its checkpoint's digest and its number of tokens, which takes no seconds."""
+    """Use a policy that writes its checkpoint's digest and its number of tokens, without delay."""
     record: dict[str, Any] = {}
 
     def policy(target: Target, agent: str, **_: object) -> None:
@@ -84,7 +84,7 @@ def texts_name_their_weights(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _evaluate(run_dir: Path, latest: str = "000002", *overrides: str) -> str:
-    """Evaluate a run whose newest checkpoint this is; its texts."""
+    """Evaluate a run with this latest checkpoint, and return its texts."""
     for newer in (run_dir / "checkpoints").glob("0*"):
         if newer.name > latest:
             shutil.rmtree(newer)
@@ -95,7 +95,7 @@ def _evaluate(run_dir: Path, latest: str = "000002", *overrides: str) -> str:
 def test_texts_and_figures_are_of_the_same_checkpoint(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a run that was extended after an evaluation."""
+    """Test a run that was extended after an evaluation."""
     run_dir, whole = (shutil.copytree(run, tmp_path / name) for name in ("run", "whole"))
     texts = {"000001": _evaluate(run_dir, "000001"), "000002": _evaluate(whole)}
     assert texts["000001"] != texts["000002"]
@@ -120,7 +120,7 @@ def test_figures_identify_weights_by_digest(run: Path) -> None:
     assert target.checkpoint_identity().items() <= figures.items()
     manifest = run / "checkpoints" / "000002" / "manifest.json"
     content = json.loads(manifest.read_text())
-    content["optimizer.safetensors"]["sha256"] = "0"  # of the same update, and trained otherwise
+    content["optimizer.safetensors"]["sha256"] = "0"  # the same update with different training
     manifest.write_text(json.dumps(content))
     assert not target.checkpoint_identity().items() <= figures.items()
 
@@ -143,7 +143,7 @@ def test_a_normalisation_belongs_to_its_weights(tmp_path: Path, monkeypatch: pyt
     model(1.0)
     for rename in range(2):
         assert _killed_at(rename, monkeypatch, lambda: model(2.0))
-        if rename:  # the new weights are there
+        if rename:  # the new weights exist
             with pytest.raises(GroundlingError):
                 load_reward_model(tmp_path)
 

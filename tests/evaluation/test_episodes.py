@@ -21,7 +21,7 @@ def test_episodes_do_not_depend_on_the_number_of_envs() -> None:
 
 
 def test_wilson_interval_against_published_values() -> None:
-    # Newcombe 1998, table I: 81/263, 15/148, 0/20, 1/29, score method without continuity correction.
+    # Newcombe 1998, table I: 81/263, 15/148, 0/20 and 1/29 with the score method, without continuity correction.
     published = {(81, 263): (0.2553, 0.3662), (15, 148): (0.0624, 0.1605), (0, 20): (0.0, 0.1611)}
     for (successes, count), expected in {**published, (1, 29): (0.0061, 0.1718)}.items():
         assert wilson_interval(successes, count) == pytest.approx(expected, abs=5e-5)
@@ -53,13 +53,13 @@ def test_differences_are_paired_by_episode() -> None:
         return Played([Episode({"success": s, "length": 1.0}, n) for n, s in successes.items()])
 
     agent = played({n: float(n % 10 != 0) for n in range(100)})
-    clone = played({n: float(n % 2) for n in range(99)})  # fails where the agent fails, and elsewhere
+    clone = played({n: float(n % 2) for n in range(99)})  # fails where the agent fails, and in other episodes
     difference = agent.difference(clone)
     assert difference is not None
     name, figure = difference
     expected = sum(float(n % 10 != 0) - n % 2 for n in range(99)) / 99
     assert (name, figure.episodes) == ("success", 99) and figure.value == pytest.approx(expected)
     assert figure.low is not None and figure.high is not None
-    # Narrower than of unpaired episodes, whose standard error is 0.058.
+    # Narrower than for unpaired episodes, whose standard error is 0.058.
     assert 0 < figure.low < expected < figure.high and figure.high - figure.low < 4 * 0.058 * 0.9
     assert agent.difference(played({})) is None and played({}).difference(agent) is None

@@ -1,4 +1,4 @@
-"""Which thing was first dealt with, in summaries, tables, files and reports."""
+"""The first object that the agent interacted with, in summaries, tables, files and reports."""
 
 import csv
 import json
@@ -63,7 +63,7 @@ def test_suites_have_names_in_groups() -> None:
 
 @pytest.fixture(scope="module")
 def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The random agent's evaluation, with the other files of a run."""
+    """Return the folder of the random agent's evaluation, with the other files of a run."""
     run_dir = tmp_path_factory.mktemp("run")
     words = ["evaluate", "random", *_ROOM, f"run_dir={run_dir}", "--suite", "held-out,controls"]
     assert main([*words, "--episodes", "24"]) == 0
@@ -78,14 +78,14 @@ def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _without_samples(run: Path, to: Path) -> Path:
-    """A copy whose report plays no episode again."""
+    """Return a copy whose report does not replay episodes."""
     return shutil.copytree(run, to, ignore=shutil.ignore_patterns("samples"))
 
 
 def test_parallel_suites_are_evaluated_as_in_sequence(
     evaluated: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And one that fails is named, and costs the other nothing."""
+    """An episode that fails is named, and does not affect the others."""
     monkeypatch.setattr(parallel, "_start", Forked)
     obstacle = tmp_path / "evaluation" / "dropped.json"
     obstacle.mkdir(parents=True)
@@ -96,7 +96,7 @@ def test_parallel_suites_are_evaluated_as_in_sequence(
     obstacle.rmdir()
     assert main([*words, "--suite", "dropped,scrambled"]) == 0
     shown = capsys.readouterr().out
-    assert shown.count("first named") == 2  # each one's table
+    assert shown.count("first named") == 2  # one in each table
     for suite in ("swapped", "dropped", "scrambled"):
         for name in (f"{suite}.json", f"{suite}.csv"):
             written = (tmp_path / "evaluation" / name).read_text()
@@ -117,7 +117,7 @@ def test_evaluations_report_it_by_episode_and_family(evaluated: Path) -> None:
             mean = sum(float(row[name]) for row in rows) / 24
             assert mean == pytest.approx(agent["figures"][name]["value"], abs=1e-6)
     rewards = {suite: content["agents"]["random"]["figures"]["return"]["value"] for suite, content in figures.items()}
-    assert rewards["swapped"] == rewards["dropped"] == rewards["scrambled"]  # who does not read does the same
+    assert rewards["swapped"] == rewards["dropped"] == rewards["scrambled"]  # a non-reading agent acts the same
 
 
 @THOROUGH
@@ -179,6 +179,6 @@ def test_a_swapped_mission_needs_a_second_thing(
 ) -> None:
     room = [*_ROOM, "world.args.num_dists=0"]
     words = ["evaluate", "random", *room, f"run_dir={tmp_path}", "--suite", suite, "--episodes", "2"]
-    assert main(words) == (1 if suite == "swapped" else 0)  # of several those that suit are played
+    assert main(words) == (1 if suite == "swapped" else 0)  # of several suites, the suitable ones are played
     error = capsys.readouterr().err
     assert "suite 'swapped' does not apply to this run" in error and "num_dists=3" in error and error.count("\n") == 1

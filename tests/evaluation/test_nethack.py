@@ -22,7 +22,7 @@ from groundling.worlds.nethack.pairs import random_player
 
 
 class Lengths:
-    """Its reward of a message is the message's length."""
+    """A reward model in which the reward of a message is its length."""
 
     normalization = Normalization(10.0, 4.0, tuple(np.linspace(-0.9, 0.9, 19)))
 
@@ -118,7 +118,7 @@ def test_a_sample_that_plays_differently_now_is_shown_without_pictures(tmp_path:
     sample = {"task": "NetHackScore-v1", "args": {"max_episode_steps": 9}, "seed": game.seed, "messages": []}
     sample |= {"actions": game.actions, "figures": game.figures}
     assert len(view(config.reward, "cpu", tmp_path, sample).frames) == 6
-    others = [game.actions[:5], [*game.actions, 1]]  # the game continues after the last action, or has ended before
+    others = [game.actions[:5], [*game.actions, 1]]  # the game continues after the last action, or has ended before it
     for changed in (*({"actions": actions} for actions in others), {"figures": {**game.figures, "return": -1}}):
         assert view(config.reward, "cpu", tmp_path, sample | changed).frames == []
 

@@ -16,7 +16,7 @@ _LISTS = (("go", "take the red key"), ("go", "wait", "take the red key"), ("take
 
 
 class _Likes(PromptPolicy):
-    """Its probabilities are given by the number of an action's words."""
+    """A policy whose probabilities depend on the number of words in an action."""
 
     def __init__(self, by_words: dict[int, float]) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ def test_the_share_of_short_actions_and_of_their_probability() -> None:
     asked = _asked({1: 3.0, 3: 1.0, 4: 1.0})
     assert [len(row) for row in asked.probabilities] == [2, 3, 2]
     assert asked.uniform_entropy == pytest.approx((2 * math.log(2) + math.log(3)) / 3)
-    assert asked.short.lists == 2  # those of the third are as long as each other
+    assert asked.short.lists == 2  # the third list has actions of equal length
     assert asked.short.probability == pytest.approx((3 / 4 + 6 / 7) / 2)
     assert asked.short.share == pytest.approx((1 / 2 + 2 / 3) / 2)
     asked = _asked({1: 1.0, 3: 1.0, 4: 1.0})

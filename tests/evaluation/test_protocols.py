@@ -1,4 +1,4 @@
-"""Benchmarks as others count them, of runs, of models and of servers."""
+"""Benchmarks with their own protocols, for runs, models and servers."""
 
 import json
 from pathlib import Path
@@ -32,13 +32,13 @@ def test_a_server_receives_balrogs_prompts(tmp_path: Path, capsys: pytest.Captur
     assert {body["model"] for body in server.bodies} == {"talker"}
     assert {body["temperature"] for body in server.bodies} == {1.0}
     longest = max(server.bodies, key=lambda body: len(body["messages"]))["messages"]
-    assert len(longest) == 2 + 2 * 16  # a system prompt, and 16 turns before the present one
+    assert len(longest) == 2 + 2 * 16  # a system prompt and 16 turns before the current one
     assert [message["role"] for message in longest[:3]] == ["system", "user", "assistant"]
     assert "Your task: go to" in longest[1]["content"] and "You see" not in longest[1]["content"]
-    assert {m["content"] for m in longest if m["role"] == "assistant"} == {"go forward"}  # also what was none
+    assert {m["content"] for m in longest if m["role"] == "assistant"} == {"go forward"}  # even if invalid
     (row,) = json.loads((tmp_path / "run/evaluation/balrog-goto.json").read_text())["agents"].values()
     assert 0 < row["figures"]["invalid_actions"]["value"] < 0.7
-    assert not (tmp_path / "run/evaluation/balrog-babyai.json").exists()  # one suite of five is no result
+    assert not (tmp_path / "run/evaluation/balrog-babyai.json").exists()  # one suite of five is not a result
 
 
 @pytest.mark.parametrize(

@@ -31,20 +31,20 @@ def test_an_episode_with_a_random_task_is_replayed_in_that_task() -> None:
         sample = sample_of(config, policy, episode)
         assert {step["prompt"] for step in sample["steps"]} == {episode.mission}
         assert sample["task"] == episode.task
-        width = 15 if episode.task == "open" else 8  # two rooms with a wall in common, or one
+        width = 15 if episode.task == "open" else 8  # two rooms with a common wall, or one room
         _, env = next(replay(config, sample["seed"], sample["actions"], sample["task"]))
         picture = picture_of(env)
         assert picture is not None and picture.shape[1] == 32 * width
 
 
 class _Lists(Corridor):
-    """Lists a render mode that its constructor does not take, as a subclass of a MiniGrid env may."""
+    """Lists a render mode that its constructor does not accept, like some subclasses of MiniGrid's env."""
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}
 
 
 class _Takes(_Lists):
-    """Takes the mode, and draws nothing."""
+    """Accepts the mode, but draws nothing."""
 
     def __init__(self, render_mode: str | None = None) -> None:
         self.render_mode = render_mode

@@ -1,4 +1,4 @@
-"""Success in worlds whose env reports it under another key than ours, or not at all."""
+"""Success in worlds whose env reports it under a different key, or not at all."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from groundling.envs.vector import TextVectorEnv
 
 
 class StepCost(gymnasium.Env[str, int]):
-    """Three steps at -1 each; every episode is won, which only the last info says, under ``key``."""
+    """Three steps with reward -1; every episode succeeds, which only the last info states, under ``key``."""
 
     observation_space, action_space = gymnasium.spaces.Text(99), gymnasium.spaces.Discrete(2)
 
@@ -66,5 +66,5 @@ def test_training_and_datasets_count_as_the_evaluation_does(tmp_path: Path) -> N
     assert {row["success"] for row in rows} == {True}
     envs = TextVectorEnv.make("test/StepCost-v0", 2)
     envs.reset()
-    episodes = [episode for _ in range(6) for episode in envs.step([0, 0]).episodes]  # as training counts them
+    episodes = [episode for _ in range(6) for episode in envs.step([0, 0]).episodes]  # as counted in training
     assert [(one.success, one.success_key) for one in episodes] == [(True, "won")] * 4

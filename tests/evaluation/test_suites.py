@@ -1,4 +1,4 @@
-"""Changes made by the suites of generalisation."""
+"""Changes made by the generalisation suites."""
 
 import json
 from pathlib import Path
@@ -140,7 +140,7 @@ def test_settings_fixed_by_the_checkpoint_cannot_be_changed(tmp_path: Path) -> N
 
 
 def test_probes_of_training_are_off_in_evaluations(tmp_path: Path) -> None:
-    """GLAM's own files log fixed English situations while they train (template_test: 1)."""
+    """GLAM's own files log fixed English situations during training (template_test: 1)."""
     (tmp_path / "config.yaml").write_text(to_yaml(compose("glam/drrn", ["world.probes=1"])))
     save(tmp_path / "checkpoints", 1, lambda folder: write_json(folder / "run.json", {}), keep=1)
     run = find(str(tmp_path), [], print)
@@ -149,4 +149,4 @@ def test_probes_of_training_are_off_in_evaluations(tmp_path: Path) -> None:
         assert run.under(suite).config.world.probes is None
     untrained = find("glam/drrn", ["world.probes=both", "world.language=french"], print)
     assert untrained.under("french").config.world.language == "french"
-    assert from_file(tmp_path / "config.yaml", purpose="showing").world.probes == 1  # reports show it
+    assert from_file(tmp_path / "config.yaml", purpose="showing").world.probes == 1  # reports show the setting

@@ -1,4 +1,4 @@
-"""CSV and Markdown with names of unknown origin."""
+"""CSV and Markdown with names from untrusted sources."""
 
 import csv
 from pathlib import Path
@@ -17,7 +17,7 @@ def test_names_are_no_formulas_and_no_markup(tmp_path: Path) -> None:
     assert rows == [
         ["'=1", "agent"],
         [*(f"'{text}" for text in formulas), *same],
-        ["", "1", "-0.5", "0.333333", "a\n=1", "'\n=1"],  # whose quotes no spreadsheet overlooks
+        ["", "1", "-0.5", "0.333333", "a\n=1", "'\n=1"],  # spreadsheets must respect the quotes
     ]
     theirs = "x |\r\n\n# Retracted\u2028<img src=x>`\x1b[2J![](http://host)"
     table = markdown_table(["test", theirs], [["**-0.250 [-0.500, 0.100]**", "pick_up – “it”"]])

@@ -1,4 +1,4 @@
-"""`groundling watch` in every world, and its film."""
+"""`groundling watch` in every world, and its recording."""
 
 from pathlib import Path
 
@@ -39,9 +39,9 @@ def test_a_frame_is_drawn_with_its_text_next_to_its_picture() -> None:
     page = np.asarray(draw(moment))
     assert (page[20, 30] == (255, 0, 0)).all()
     bars = page[:, 300:]
-    assert (bars == (37, 99, 168)).all(-1).sum() > 0.7 * 200 * 10  # the chosen action's bar, three quarters
+    assert (bars == (37, 99, 168)).all(-1).sum() > 0.7 * 200 * 10  # the bar of the chosen action, three quarters
     alone = np.asarray(draw(Frame(["a " * 200])))
-    assert alone.shape[1] < page.shape[1] and alone.shape[0] > 100  # long lines are broken
+    assert alone.shape[1] < page.shape[1] and alone.shape[0] > 100  # long lines are wrapped
 
 
 def test_a_long_film_keeps_its_last_frame(tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""Faults: kills, damaged files, full disks, two processes at once. `make faults` runs the long form."""
+"""Faults: kills, damaged files, full disks, two processes at the same time. `make faults` runs the long version."""

@@ -1,6 +1,6 @@
-"""Run all faults: ``python -m tests.faults --output results/faults`` (`make faults`), about 20 minutes on one idle core.
+"""Run all faults in 20 minutes on one idle core: ``python -m tests.faults --output results/faults`` (`make faults`).
 
-An interrupted run continues.
+An interrupted run can be continued.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from tests.faults.scenarios import prepare, scenarios
 
 _SLOW = ("doors", "conversation", "thinking", "groups", "forms")
 KILLS = {"train nlpo": 12} | {f"train {name}": 8 for name in _SLOW}
-"""Number of kills per command, fewer for commands that start slowly."""
+"""Number of kills per command; slow commands are killed less often."""
 _USUAL_KILLS = 16
 _FULL_DISKS = 4
 _DEAD_PROCESSES = 6
@@ -82,7 +82,7 @@ def main() -> int:
 
 
 def page(done: list[Case], seed: int) -> str:
-    """Return the README: cases, survivors, lost work and seconds to recover."""
+    """Return the README, with cases, survivors, lost work and seconds to recover."""
     groups: dict[tuple[str, str], list[Case]] = {}
     for case in done:
         groups.setdefault((case.fault, case.scenario), []).append(case)
@@ -91,8 +91,8 @@ def page(done: list[Case], seed: int) -> str:
         "",
         f"`make faults` (seed {seed}). A case survives if repeating the command gives results that are bit-identical to",
         "those of an undisturbed run (for NetHack and online judges, identical counters), or if the command is refused with",
-        "a one-line error and leaves all files unchanged. *Most lost*: the largest number of work units that had to be",
-        "repeated (updates, epochs, files, answers). *Recovery*: the longest time until the progress from before the fault",
+        "a one-line error and leaves all files unchanged. *Most lost* is the largest number of work units (updates, epochs,",
+        "files or answers) that had to be repeated. *Recovery* is the longest time until the progress from before the fault",
         "was reached again (for dead ranks and launchers, until the run ended, including torchrun's start-up).",
         "",
         "| fault | command | faults | survived | most lost | recovery (s) |",

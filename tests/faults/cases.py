@@ -1,4 +1,4 @@
-"""Faults of a command: it ends like an undisturbed one, or with one clear error and nothing lost."""
+"""Faults of a command, which must end like an undisturbed one or with one clear error and no loss."""
 
 import os
 import random
@@ -28,15 +28,15 @@ from tests.faults.harness import (
 from tests.faults.scenarios import train
 
 KILLS_AT_ONCE = 4
-"""Consecutive kills before a command may end."""
+"""Number of consecutive kills before a command may end."""
 _ROWS_BEFORE_DAMAGE = 6
-"""Rows of a run before its files are damaged."""
+"""Number of rows of a run before its files are damaged."""
 _UNHARMED = 0.05
 """Share of a command's time before the first kill."""
 SHOWN = (diagnosis.FILE,)
-"""Files of a run that it only shows, and does not read when it is resumed."""
+"""Files of a run that are only displayed, and not read when it is resumed."""
 _SECONDS_TO_END = 5
-"""Time for the other processes to end after one has died."""
+"""Time for the other processes to end after one has died, in seconds."""
 
 
 @dataclass
@@ -47,11 +47,11 @@ class Case:
     scenario: str
     kills: int = 0
     lost: int = 0
-    """Units of work that were done again."""
+    """Units of work that were repeated."""
     recovery: float = 0.0
-    """Seconds until the work was where it had been."""
+    """Seconds until the work reached its earlier state."""
     problem: str | None = None
-    """None if the command ended like an undisturbed one, or in one clear line with nothing lost."""
+    """None if the command ended like an undisturbed one, or with one clear line and no loss."""
 
 
 @dataclass
@@ -67,7 +67,7 @@ class Bench:
         self._undisturbed: dict[str, tuple[float, object]] = {}
 
     def place(self, scenario: Scenario) -> Path:
-        """Make a folder for a command, with its inputs."""
+        """Create a folder for a command, with its inputs."""
         self._count += 1
         place = self.folder / f"{self._count:04}"
         place.mkdir(parents=True)
@@ -76,7 +76,7 @@ class Bench:
         return place
 
     def undisturbed(self, scenario: Scenario) -> tuple[float, object]:
-        """Return the seconds and the result of the command alone."""
+        """Return the seconds and the result of the undisturbed command."""
         if scenario.name not in self._undisturbed:
             place, began = self.place(scenario), time.monotonic()
             ended = run(words_in(scenario, place), place)
@@ -87,7 +87,7 @@ class Bench:
 
 
 def words_in(scenario: Scenario, place: Path) -> list[str]:
-    """Return the command's words with its folder."""
+    """Return the command's arguments with its folder."""
     return [word.replace("{out}", str(place)) for word in scenario.words]
 
 
@@ -100,7 +100,7 @@ def clear_line(ended: Ended) -> str | None:
 
 
 def killed(bench: Bench, scenario: Scenario, kills: int) -> Iterator[Case]:
-    """SIGKILL at random moments, repeatedly, until the command may end."""
+    """Send SIGKILL repeatedly at random moments, until the command may end."""
     seconds, reference = bench.undisturbed(scenario)
     left = kills
     while left > 0:
@@ -108,7 +108,7 @@ def killed(bench: Bench, scenario: Scenario, kills: int) -> Iterator[Case]:
         moments = [bench.rng.uniform(_UNHARMED, 1) for _ in range(min(KILLS_AT_ONCE, left))]
         result = kill_until_done(scenario, place, moments, seconds)
         case = Case("SIGKILL", scenario.name, result.kills, result.lost, result.recovery)
-        if result.refused is not None:  # such as a publication that was complete when it was killed
+        if result.refused is not None:  # for example, a publication that was complete when it was killed
             case.problem = clear_line(result.refused)
         if case.problem is None and scenario.compared(place / scenario.output) != reference:
             case.problem = f"ended unlike an undisturbed one, in {place}"
@@ -153,7 +153,7 @@ def read_only(bench: Bench, scenario: Scenario) -> Iterator[Case]:
 
 
 def two_at_once(bench: Bench, scenario: Scenario) -> Iterator[Case]:
-    """Run a command twice at the same time: one succeeds, the other is refused."""
+    """Run a command twice at the same time; one succeeds, and the other is refused."""
     seconds, reference = bench.undisturbed(scenario)
     place = bench.place(scenario)
     others = place / "other"
@@ -192,14 +192,14 @@ DAMAGES["missing"] = lambda path, rng: path.unlink()
 
 
 def _without(compared: object, name: str) -> object:
-    """Leave out a damaged file that is only shown."""
+    """Return the result without a damaged file that is only displayed."""
     return (
         {k: v for k, v in compared.items() if k != name} if name in SHOWN and isinstance(compared, dict) else compared
     )
 
 
 def damaged(bench: Bench, scenario: Scenario, most: int | None = None) -> Iterator[Case]:
-    """Cut, flip a bit of, or remove each file of a run killed half way, then resume it; at most ``most`` random cases."""
+    """Cut, remove, or flip a bit of each file of a killed run, then resume it; at most ``most`` random cases."""
     _, reference = bench.undisturbed(scenario)
     half = bench.place(scenario)
     process = start(words_in(scenario, half), half)
@@ -228,12 +228,12 @@ def damaged(bench: Bench, scenario: Scenario, most: int | None = None) -> Iterat
 
 
 def failing_envs(bench: Bench) -> Iterator[Case]:
-    """Envs in workers that raise, die or hang during a run do not change its result."""
+    """Test that envs in workers that raise, die or hang during a run do not change its result."""
     weights: list[dict[str, str]] = []
     for trouble in ("", "raise", "die", "segfault", "hang"):
         scenario = Scenario(f"train doors ({trouble or 'well'})", train("doors"))
         place = bench.place(scenario)
-        (place / "times").write_text("x")  # once: an episode that is lost twice at one step is cut there
+        (place / "times").write_text("x")  # only once: an episode that is lost twice at the same step is cut there
         args = f"world.args={{trouble: {trouble}, times: {place / 'times'}}}" if trouble else "~world.args"
         ended = run([*words_in(scenario, place), args, "world.timeout=5"], place)
         weights.append(
@@ -250,7 +250,7 @@ def failing_envs(bench: Bench) -> Iterator[Case]:
 
 
 def dead_processes(bench: Bench, scenario: Scenario, times: int) -> Iterator[Case]:
-    """Kill one of torchrun's two processes, or torchrun: all end, and the run can be resumed."""
+    """Kill one of torchrun's two processes, or torchrun; all must end, and the run must be resumable."""
     place = bench.place(scenario)
     launched(words_in(scenario, place), place).wait()
     reference = scenario.compared(place / scenario.output)

@@ -1,6 +1,6 @@
-"""Run a command in a forked process that is killed, starved of disk or run in parallel, and compare its output.
+"""Run a command in a process that is killed, starved of disk or run in parallel, and compare its output.
 
-Children are forked from a process that has imported everything, so that a start costs milliseconds.
+Children are forked from a process that has imported everything, so that starting one takes milliseconds.
 """
 
 import csv
@@ -30,39 +30,39 @@ from tests.runs import TIME_KEYS
 
 _FORK = multiprocessing.get_context("fork")
 _TIMES = {*TIME_KEYS, "pairs_per_second", "versions", "rows_sha256"}
-"""What differs between two runs of one seed, or between two machines."""
+"""Keys that differ between two runs with the same seed, or between two machines."""
 POLL_SECONDS = 0.01
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """A command, and what it leaves."""
+    """A command and its output."""
 
     name: str
     words: Sequence[str]
-    """What follows ``groundling``; ``{out}`` stands for the folder that it writes into."""
+    """The arguments of ``groundling``; ``{out}`` is replaced by the output folder."""
     output: str = "out"
-    """What of that folder is compared; a folder or a file."""
+    """The part of that folder that is compared, a folder or a file."""
     needs: str | None = None
-    """What of the materials must stand in that folder."""
+    """The part of the materials that the folder must contain."""
     progress: Callable[[Path], int] = lambda output: 0
-    """From the output to how much is done."""
+    """Returns the progress, given the output."""
     compared: Callable[[Path], Any] = lambda output: digest(output)
-    """From the output to what must be the same as undisturbed."""
+    """Returns what must equal the undisturbed result, given the output."""
 
 
 def digest(output: Path) -> dict[str, str]:
-    """Return the SHA-256 of each file's content without times, by name."""
+    """Return the SHA-256 hash of each file's contents without times, by name."""
     paths = [output] if output.is_file() else sorted(p for p in output.rglob("*") if p.is_file())
     names = {path: path.relative_to(output).as_posix() for path in paths}
-    # Manifests have the hashes of files with times.
+    # Manifests contain the hashes of files with times.
     ignored = ("manifest.json", LOCK, ".log")
     kept = {path: name for path, name in names.items() if "tensorboard/" not in name and not name.endswith(ignored)}
     return {name: hashlib.sha256(_without_times(path)).hexdigest() for path, name in kept.items()}
 
 
 def _without_times(path: Path) -> bytes:
-    """Return a file's content without times; all of a damaged one."""
+    """Return the contents of a file without times, or all of a damaged file."""
     try:
         match path.suffix:
             case ".yaml":
@@ -86,7 +86,7 @@ def _timeless(content: Any) -> Any:
 
 
 def rows_of(output: Path) -> int:
-    """How many whole lines a run's metrics have."""
+    """Return the number of complete lines in a run's metrics."""
     path = output / "metrics.jsonl"
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
@@ -96,20 +96,20 @@ class Ended:
     """How a command ended."""
 
     status: int
-    """Of its process; negative of a signal."""
+    """The exit status of its process; negative after a signal."""
     error: str
-    """What it printed on standard error."""
+    """The output on standard error."""
 
 
 def start(words: Sequence[str], folder: Path, prepare: Callable[[], object] = lambda: None) -> BaseProcess:
-    """Begin a command in ``folder``; its standard error goes into ``folder/stderr``."""
+    """Start a command in ``folder``; its standard error is written to ``folder/stderr``."""
     process = _FORK.Process(target=_run, args=(tuple(words), folder, prepare))
     process.start()
     return process
 
 
 def run(words: Sequence[str], folder: Path, prepare: Callable[[], object] = lambda: None) -> Ended:
-    """A command from its start to its end."""
+    """Run a command from start to end."""
     process = start(words, folder, prepare)
     process.join()
     assert process.exitcode is not None
@@ -117,12 +117,12 @@ def run(words: Sequence[str], folder: Path, prepare: Callable[[], object] = lamb
 
 
 def errors_of(folder: Path) -> str:
-    """What the last command in ``folder`` printed on standard error."""
+    """Return the standard error of the last command in ``folder``."""
     return (folder / "stderr").read_text(encoding="utf-8", errors="replace")
 
 
 def _run(words: Sequence[str], folder: Path, prepare: Callable[[], object]) -> None:
-    os.setsid()  # its own children are killed with it
+    os.setsid()  # so that its children are killed with it
     os.chdir(folder)
     torch.set_num_threads(1)
     os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
@@ -137,7 +137,7 @@ def _run(words: Sequence[str], folder: Path, prepare: Callable[[], object]) -> N
 
 
 def launched(words: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
-    """Begin a command in two processes of torchrun's, in ``folder``."""
+    """Start a command in ``folder``, with two processes of torchrun."""
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "groundling"]
     alone = {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{Path.cwd()}:{Path.cwd() / 'src'}"}
     with (folder / "stderr").open("w") as errors:
@@ -147,22 +147,22 @@ def launched(words: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
 
 
 def children_of(pid: int) -> list[str]:
-    """The processes that a process has begun."""
+    """Return the processes that a process has started."""
     return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
 
 
 def kill(process: BaseProcess) -> None:
-    """End it and its children at once."""
+    """Kill a process and its children immediately."""
     assert process.pid is not None
     try:
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:  # not yet in its group, or ended
+    except ProcessLookupError:  # not in its group yet, or already ended
         process.kill()
     process.join()
 
 
 def limit_files(size: int) -> Callable[[], None]:
-    """Let no file of a process grow beyond ``size`` bytes: its writes fail as on a full disk."""
+    """Limit a process's files to ``size`` bytes, so that its writes fail as on a full disk."""
 
     def prepare() -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -172,7 +172,7 @@ def limit_files(size: int) -> Callable[[], None]:
 
 
 def without_rights() -> None:
-    """Give up root's capabilities, such as writing to read-only folders; Python's own files stay readable."""
+    """Drop root's capabilities, such as writing to read-only folders; Python's own files remain readable."""
     if os.getuid() == 0:
         version_3 = struct.pack("Ii", 0x20080522, 0)  # see capset(2)
         assert ctypes.CDLL(None).capset(version_3, struct.pack("6I", *[0] * 6)) == 0
@@ -180,19 +180,19 @@ def without_rights() -> None:
 
 @dataclass
 class Killed:
-    """What came of a command that was killed and begun again until it ended by itself."""
+    """The result of a command that was killed and restarted until it ended by itself."""
 
     kills: int = 0
     lost: int = 0
-    """The most that a kill cost: units that had been counted as done and were done again."""
+    """The maximum cost of a kill: units that were completed and had to be repeated."""
     recovery: float = 0.0
-    """Seconds: the longest that it took to be where the killed process had been."""
+    """The maximum time in seconds until the killed process's state was reached again."""
     refused: Ended | None = None
-    """How it ended, if not with exit status 0."""
+    """The result of the command, if its exit status was not 0."""
 
 
 def kill_until_done(scenario: Scenario, folder: Path, moments: Sequence[float], seconds: float) -> Killed:
-    """Kill a command at the moments, each a share of ``seconds`` after its start, then let it end."""
+    """Kill a command at ``moments``, each a share of ``seconds`` after its start, and then let it end."""
     words = [word.replace("{out}", str(folder)) for word in scenario.words]
     output = folder / scenario.output
     result = Killed()

@@ -1,4 +1,4 @@
-"""The commands that write, at toy size, with their inputs."""
+"""The commands that write files, at a small scale, with their inputs."""
 
 import json
 import time
@@ -12,7 +12,7 @@ from groundling.judges.asking.judge import judges
 from groundling.judges.asking.rules import RulesJudge
 from groundling.training import checkpoint
 from groundling.training.tracking import read_metrics
-from tests.conftest import Corridor  # whose module registers test-table
+from tests.conftest import Corridor  # this module registers test-table
 from tests.envs import doors  # noqa: F401  (registers test/Doors-v0)
 from tests.faults.harness import Scenario, rows_of, run
 
@@ -48,15 +48,15 @@ _PARTS = {
     "world.num_workers=1 world.ahead=false world.num_steps=8 algorithm.args.minibatch_size=16 "
     "policy.args={hidden_size:8,recurrence:4} training.steps=96",
 }
-"""Words of `groundling train`, by name."""
+"""Arguments of `groundling train`, by name."""
 _BY_COUNTERS = ("judged", "nethack")
-"""Runs that are not repeated to the last bit: a judge answers in the background, and NetHack's episodes restart."""
+"""Runs that are not reproducible bit for bit: a judge answers in the background, and NetHack's episodes restart."""
 _ALWAYS = ["device=cpu", "training.checkpoint_every=1", "evaluation.baselines=[]", "evaluation.episodes=4"]
 
 
 @judges.register("test-slow-rules")
 class SlowRules(RulesJudge):
-    """The rules, with some milliseconds for each answer, so that a kill meets questions on their way."""
+    """The rules with a delay of some milliseconds per answer, so that kills occur while questions are in flight."""
 
     def answer(self, request: Request) -> Reply:
         time.sleep(0.004)
@@ -64,12 +64,12 @@ class SlowRules(RulesJudge):
 
 
 def train(name: str) -> list[str]:
-    """The words that train one of the runs."""
+    """Return the arguments that train one of the runs."""
     return ["train", *_PARTS[name].split(), *_ALWAYS, "run_dir={out}/out"]
 
 
 def _counters(output: Path) -> Any:
-    """How much was done, up to a whole checkpoint."""
+    """Return the counters up to a complete checkpoint."""
     last = checkpoint.list_checkpoints(output / "checkpoints")[-1]
     assert checkpoint.find_problem(last) is None
     return [(row["update"], row["step"]) for row in read_metrics(output)], checkpoint.step_of(last)
@@ -92,7 +92,7 @@ def _lines(pattern: str) -> Any:
 
 
 def scenarios(materials: Path) -> list[Scenario]:
-    """All of them; those after the trainings stand on what `prepare` has made in ``materials``."""
+    """Return all scenarios; those after training require what `prepare` wrote to ``materials``."""
     exact = [name for name in _PARTS if name not in _BY_COUNTERS]
     run_dir, study = materials / "out", materials / "study.yaml"
     rules = f"rules={json.dumps(_RULES, separators=(',', ':'))}"
@@ -140,9 +140,9 @@ arms:
 
 
 def prepare(materials: Path, all_of_them: bool = False) -> None:
-    """Make the run, the pairs and the study that some scenarios stand on; ``all_of_them``: the writer, too.
+    """Make the run, pairs and study that some scenarios require; with ``all_of_them``, also the text generation run.
 
-    The writer was trained on after an evaluation, whose texts must not stay under new figures.
+    That run was continued after an evaluation, whose texts must not be combined with new figures.
     """
     (materials / "study.yaml").write_text(_STUDY)
     for words in (

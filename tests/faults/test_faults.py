@@ -1,4 +1,4 @@
-"""A sample of `make faults`: each kind of fault once or twice, on the quickest commands."""
+"""A sample of `make faults`, with each kind of fault once or twice, on the fastest commands."""
 
 import random
 from collections.abc import Iterator

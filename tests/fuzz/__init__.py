@@ -1,1 +1,1 @@
-"""Fuzzing of readers: each returns, or refuses with a message. `make fuzz` runs the long form."""
+"""Fuzzing of parsers, each of which returns or raises an error with a message. `make fuzz` runs the long version."""

@@ -51,18 +51,18 @@ def _line(figures: Figures) -> str:
 
 
 def page(done: Sequence[Figures], words: Sequence[str]) -> str:
-    """Return the README: a table of figures, and the findings."""
+    """Return the README, with a table of figures and the findings."""
     command = shlex.join(["python", "-m", "tests.fuzz", *words])
     inputs, seconds = sum(one.inputs for one in done), sum(one.seconds for one in done)
     lines = [
         "# Fuzzing",
         "",
-        f"`{command}` (`make fuzz`): {inputs:,} inputs in {seconds / 60:.1f} minutes of CPU time.",
+        f"`{command}` (`make fuzz`) tested {inputs:,} inputs in {seconds / 60:.1f} minutes of CPU time.",
         "Each input is a valid input mutated by a seeded generator (`tests/fuzz`). A parser must return or raise a",
         "`GroundlingError` within a second of CPU time, and its result must have the property in the last column.",
         "*Refused* is the share of inputs that raise an error. *Slowest* is the CPU time of the slowest input, including",
-        "the check of the property. *Findings* are distinct failures, by exception and place. Findings of earlier runs",
-        "have been fixed, and `tests/fuzz/test_found.py` has an input for each of them.",
+        "the check of the property. *Findings* are failures that differ in their exception or its location. The findings of",
+        "earlier runs have been fixed, and `tests/fuzz/test_found.py` contains an input for each of them.",
         "",
         "| target | inputs | refused | seconds | slowest (ms) | findings | property |",
         "|---|--:|--:|--:|--:|--:|---|",

@@ -31,7 +31,7 @@ _CELLS = (
 
 
 def _parquet(random: Random, rows: Sequence[dict[str, Any]], types: pa.Schema | None = None) -> bytes:
-    """A Parquet file of rows with some cells, columns, types or bytes changed."""
+    """Return a Parquet file of rows with some cells, columns, types or bytes changed."""
     table = [dict(row) for row in rows] * random.choice((1, 1, 2))
     names = [*rows[0]]
     made: dict[str, Any] = {}
@@ -45,7 +45,7 @@ def _parquet(random: Random, rows: Sequence[dict[str, Any]], types: pa.Schema | 
             is_known = types is not None and name in types.names and random.random() < 0.95
             made[name] = pa.array(column, types.field(name).type if is_known and types else None)
         except (pa.ArrowException, ValueError, TypeError, OverflowError):
-            continue  # no such column can be written
+            continue  # such a column cannot be written
     if changed and random.random() < 0.15:
         made[random.choice(names)] = _invalid(len(table))
     made = {name: column for name, column in made.items() if random.random() < 0.98}
@@ -53,13 +53,13 @@ def _parquet(random: Random, rows: Sequence[dict[str, Any]], types: pa.Schema | 
     size = random.choice((0, len(table), len(table), len(table), len(table)))
     try:
         pq.write_table(pa.table({name: column[:size] for name, column in made.items()}), file)
-    except pa.ArrowException:  # Parquet has no such columns: no field in a struct, say
+    except pa.ArrowException:  # Parquet does not support such columns, for example a struct without fields
         return _parquet(random, rows, types)
     return mutation.bent(random, file.getvalue()) if random.random() < 0.3 else file.getvalue()
 
 
 def _invalid(count: int) -> Any:
-    """Texts that are not UTF-8, as another writer may leave them."""
+    """Return texts that are not UTF-8, as other programs may write them."""
     raw = pa.array([b"\xff\xfea"] * count, pa.binary())
     return pa.StringArray.from_buffers(count, *raw.buffers()[1:])
 
@@ -139,7 +139,7 @@ def _saved(array: Any) -> bytes:
 
 
 def _pairs(random: Random) -> _Pairs:
-    """A dataset of two pairs with one or two malformed files."""
+    """Create a dataset of two pairs with one or two malformed files."""
     row = random.choice((_PAIR, _MESSAGES))
     files = {
         "data/pairs.parquet": _plain([row, row]),
@@ -226,7 +226,7 @@ def _pool(made: _File, folder: Path) -> None:
     for sample in samples:
         for text in (sample.prompt, *sample.references):
             assert isinstance(text, str)
-            text.encode("utf-8")  # a tokenizer reads nothing else
+            text.encode("utf-8")  # tokenizers read only such texts
         assert sample.prompt.startswith("a ") and isinstance(sample.id, str)
     assert len(samples) == len(list(pool.read(path)))  # each row is in one split
 

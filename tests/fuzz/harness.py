@@ -1,4 +1,4 @@
-"""Measurement of a fuzz target: inputs, CPU seconds, the slowest input, and findings."""
+"""Measurement of a fuzz target, with inputs, CPU seconds, the slowest input, and findings."""
 
 import signal
 import time
@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 from groundling.errors import GroundlingError
 
 MOST_SECONDS = 1.0
-"""Most CPU seconds for one input."""
+"""Maximum CPU seconds for one input."""
 _GIVEN_UP_AFTER = 10.0
 BATCH = 200
-"""Inputs from one seed of hypothesis; drawing a seed takes longer than most readers."""
+"""Number of inputs from one seed of hypothesis; sampling a seed takes longer than most parsers."""
 _COMMON = {
     "deadline": None,
     "database": None,
-    "phases": (Phase.explicit, Phase.generate),  # a seed cannot be shrunk; the report has the input
+    "phases": (Phase.explicit, Phase.generate),  # a seed cannot be shrunk; the report contains the input
     "suppress_health_check": list(HealthCheck),
 }
 settings.register_profile("suite", max_examples=1, derandomize=True, **_COMMON)
@@ -33,17 +33,17 @@ settings.register_profile("fuzz", max_examples=1_000_000, **_COMMON)
 
 @dataclass(frozen=True)
 class Target:
-    """A reader under test."""
+    """A parser under test."""
 
     name: str
     make: Callable[[Random], Any]
     """Make an input from a seeded generator."""
     check: Callable[[Any, Path], None]
-    """Read an input, in an empty folder, and assert a property of the result."""
+    """Parse an input in an empty folder, and check a property of the result."""
     what: str
-    """The property, as the table describes it."""
+    """The property, as shown in the table."""
     inputs: int
-    """Number of inputs of `make fuzz`."""
+    """Number of inputs in `make fuzz`."""
 
 
 @dataclass
@@ -56,11 +56,11 @@ class Figures:
     seconds: float = 0.0
     slowest: float = 0.0
     findings: dict[str, list[str]] = field(default_factory=dict)
-    """The first three inputs of each kind of failure, by what was raised and where."""
+    """The first three inputs of each kind of failure, by exception and location."""
 
 
 class _Hangs(BaseException):
-    """Not an `Exception`, which a reader could take for an error of the file."""
+    """Not an `Exception`, which a parser could interpret as an error in the file."""
 
 
 @contextmanager
@@ -78,10 +78,10 @@ def _given_up() -> Iterator[None]:
 
 
 def read(figures: Figures, made: Any, folder: Path) -> None:
-    """Give a target one input, and record the result."""
+    """Pass one input to a target, and record the result."""
     figures.inputs += 1
     problem, refused, seconds = _try(figures.target, made, folder)
-    if not problem and seconds > MOST_SECONDS:  # once more: the first may have imported what it needed
+    if not problem and seconds > MOST_SECONDS:  # try again, because the first attempt may have imported modules
         problem, refused, seconds = _try(figures.target, made, folder)
         if not problem and seconds > MOST_SECONDS:
             problem = f"takes more than {MOST_SECONDS} s"
@@ -95,10 +95,10 @@ def read(figures: Figures, made: Any, folder: Path) -> None:
 
 
 def _try(target: Target, made: Any, folder: Path) -> tuple[str, bool, float]:
-    """Return the problem or an empty text, whether the input was refused, and the CPU seconds."""
+    """Return the problem or an empty text, True if the input was refused, and the CPU seconds."""
     began, problem, refused = time.process_time(), "", False
     try:
-        with _given_up():  # a timer that continued would end the process of the tests
+        with _given_up():  # otherwise, the timer could end the process of the tests
             target.check(made, folder)
     except GroundlingError as error:
         refused = True
@@ -114,7 +114,7 @@ def _try(target: Target, made: Any, folder: Path) -> tuple[str, bool, float]:
 def fuzz(
     target: Target, folder: Path, inputs: int, profile: str, seeded: Callable[[Any], Any] = lambda test: test
 ) -> Figures:
-    """Give a target ``inputs`` inputs from seeds of hypothesis; ``seeded`` decorates the function that draws them."""
+    """Pass ``inputs`` inputs from hypothesis seeds to a target; ``seeded`` decorates the function that samples them."""
     figures = Figures(target)
     batch = min(BATCH, inputs)
 
@@ -133,7 +133,7 @@ def fuzz(
 
 
 def _place(error: BaseException) -> str:
-    """Return the innermost line of the package, or of the tests, in an error's traceback."""
+    """Return the innermost line of the package or of the tests in an error's traceback."""
     frames = traceback.extract_tb(error.__traceback__)
     named = [f for f in frames if "/groundling/" in f.filename or "/fuzz/" in f.filename]
     last = named[-1]

@@ -131,7 +131,7 @@ def _prompted(made: tuple[TextObservation, str, int], folder: Path) -> None:
         prompt = PromptReader(id, language)(recent)
         views = recent.descriptions[-1:] if id == "present" else recent.descriptions
         acted = recent.actions if id.startswith("glam") else ()
-        # No text of the observation is lost.
+        # No text of the observation may be lost.
         for text in {recent.goal, *acted, *recent.past_actions, *(one for step in views for one in step)} - {""}:
             assert text in prompt
         assert PromptReader(id, language, {"\U000f0000": "x"})(recent) == prompt.replace("\U000f0000", "x")

@@ -24,7 +24,7 @@ WORDS = (
 
 
 def text(random: Random, seeds: Sequence[str], words: Sequence[str] = WORDS) -> str:
-    """Return one of ``seeds`` with up to eight changes: cut, repeated, crossed with another, words and characters added."""
+    """Return one of ``seeds`` with up to eight changes: cuts, repeats, crossovers, added words and characters."""
     made = random.choice(seeds)
     for _ in range(random.choice((0, 1, 1, 1, 2, 2, 3, 4, 8))):
         start = random.randint(0, len(made))
@@ -49,7 +49,7 @@ def text(random: Random, seeds: Sequence[str], words: Sequence[str] = WORDS) -> 
 
 
 def encoded(random: Random, content: str) -> bytes:
-    """Encode a text: mostly as UTF-8, sometimes with a byte order mark, broken or in another encoding."""
+    """Encode a text, usually as UTF-8, and sometimes with a byte order mark, invalid bytes or another encoding."""
     match random.randrange(20):
         case 0:
             return b"\xef\xbb\xbf" + content.encode("utf-8", "surrogatepass")
@@ -62,7 +62,7 @@ def encoded(random: Random, content: str) -> bytes:
 
 
 def bent(random: Random, content: bytes) -> bytes:
-    """Change up to four bytes; perhaps cut the bytes off or repeat them."""
+    """Change up to four bytes, and sometimes truncate or repeat the bytes."""
     made = bytearray(content)
     for _ in range(random.randint(0, 4)):
         if made:

@@ -1,4 +1,4 @@
-"""Fuzz targets for records: JSON, rows of figures, checkpoints, evaluations, judges' answers."""
+"""Fuzz targets for records: JSON, rows of metrics, checkpoints, evaluations, judges' answers."""
 
 import hashlib
 import json
@@ -37,7 +37,7 @@ _SEGMENTS: list[Any] = [["go", ["a key", "a ball"], "found", {"return": 1.0}], [
 
 
 def _bytes(seeds: list[Any], lines: bool = False) -> Callable[[Random], bytes]:
-    """Return a maker of JSON of mutated values, or of mutated JSON; with ``lines``, one value on each line."""
+    """Return a function that makes JSON of mutated values or mutated JSON; with ``lines``, one value per line."""
 
     def text(random: Random, bend: bool) -> str:
         seed = random.choice(seeds)

@@ -1,4 +1,4 @@
-"""Fuzz targets for settings: overrides, experiments, runs' files, studies, files of GLAM and RL4LMs."""
+"""Fuzz targets for settings: overrides, experiments, files of runs, studies, files of GLAM and RL4LMs."""
 
 from functools import cache
 from pathlib import Path
@@ -64,7 +64,7 @@ def _composed(made: tuple[str, list[Any]], folder: Path) -> None:
 
 
 def _comes_back(config: Config, folder: Path) -> None:
-    """Check that a config is read back unchanged, unless it has settings that no file may set."""
+    """Check that a config is read back unchanged, unless it contains settings that no file may set."""
     written = to_yaml(config)
     if any(facts.command_line_only(key, value) for key, value in leaves("", config.model_dump())):
         return
@@ -84,7 +84,7 @@ def _configs() -> tuple[tuple[str, ...], tuple[Any, ...]]:
 
 
 def _yaml(random: Random, texts: tuple[str, ...], values: tuple[Any, ...]) -> bytes:
-    """YAML of mutated values, or mutated YAML."""
+    """Return YAML of mutated values, or mutated YAML."""
     if random.random() < 0.6:
         content = yaml.safe_dump(mutation.value(random, random.choice(values)), allow_unicode=True)
         return content.encode("utf-8", "surrogatepass")
@@ -154,7 +154,7 @@ def _convert(made: bytes, folder: Path) -> None:
 
 
 def _filled(values: dict[str, Any]) -> dict[str, Any]:
-    """GLAM's entries with values in the place of ???."""
+    """Return GLAM's entries with values in place of ???."""
     names = {"name_environment": "BabyAI-GoToObj-v0", "action_space": ["turn_left", "go_forward"], "path": "train.py"}
     made: dict[str, Any] = {}
     for key, value in values.items():

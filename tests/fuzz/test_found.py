@@ -1,4 +1,4 @@
-"""Findings of fuzzing, each as the smallest input that shows it."""
+"""Findings of fuzzing, each with the smallest input that reproduces it."""
 
 import hashlib
 import io
@@ -133,7 +133,7 @@ def test_lookalikes_are_not_verdicts() -> None:
     nested = ('{"verdict": "1", "a": {"verdict": "2"}}', '{"a": {"verdict": "1"}, "ver\\u0064ict": "2"}')
     for reply in (*nested, '{"verdict": "T\u0131E"}'):
         assert judge.parse(reply, "json") is None
-    for word in ("t\u0130e", "T\u0131E"):  # letters that match only without case
+    for word in ("t\u0130e", "T\u0131E"):  # letters that match only if case is ignored
         assert judge.parse(f"Verdict: {word}", "line") is None and judge.parse(f"({word})", "motif") is None
 
 

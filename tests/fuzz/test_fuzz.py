@@ -1,4 +1,4 @@
-"""A deterministic sample of `make fuzz`, and the harness itself."""
+"""A deterministic sample of `make fuzz`, and tests of the harness itself."""
 
 from pathlib import Path
 

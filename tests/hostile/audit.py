@@ -1,4 +1,4 @@
-"""Record actions of a process that a hostile file could cause, by an audit hook (PEP 578)."""
+"""Record the actions of a process that a hostile file could cause, with an audit hook (PEP 578)."""
 
 import logging
 import os
@@ -16,7 +16,7 @@ from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 from transformers.utils import logging as transformers_logging
 
 HOSTILE = "hostile"
-"""Prefix of modules that no file may cause to be imported."""
+"""Prefix of modules that must not be imported because of a file."""
 _STARTED = ("os.system", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "pty.spawn")
 _STARTED += ("subprocess.Popen", "webbrowser.open", "cpython.run_command", "cpython.run_file")
 _SENT = ("socket.connect", "socket.bind", "socket.sendto", "socket.getaddrinfo", "socket.gethostbyname")
@@ -36,7 +36,7 @@ class Audit:
     """The folder of the received files, the only one that may be written."""
     acts: list[tuple[str, str]] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
-    """Names of environment variables, once for each time that one was read."""
+    """Names of environment variables, once for each access."""
 
 
 _on: Audit | None = None
@@ -77,7 +77,7 @@ def _importing() -> bool:
 
 
 def _reads_all() -> bool:
-    """Return True if a library reads all variables: tqdm to find its own, a mock of `datasets` to restore them."""
+    """Return True if a library reads all variables (tqdm to find its own, a mock of `datasets` to restore them)."""
     frame: Any = sys._getframe(2)
     while frame is not None and frame.f_code.co_filename in ("<frozen os>", "<frozen _collections_abc>"):
         frame = frame.f_back
@@ -89,7 +89,7 @@ def _is_in(path: str, folder: Path, follow: bool = True) -> bool:
 
 
 def _elsewhere(paths: list[Any], folder: Path, follow: bool = False) -> str | None:
-    """Return the first path outside of the folder and of caches; ``follow`` a link at its end, too."""
+    """Return the first path outside the folder and the caches; with ``follow``, also resolve a link at its end."""
     for path in map(os.fsdecode, paths):
         place = path if follow else str(Path(os.path.realpath(Path(path).parent)) / Path(path).name)
         if "__pycache__" not in path and not any(_is_in(place, allowed, follow) for allowed in (folder, *_CACHES)):
@@ -107,7 +107,7 @@ class _Finder:
 
 
 sys.meta_path.insert(0, _Finder)
-sys.addaudithook(_hook)  # cannot be removed; it does nothing unless `auditing`
+sys.addaudithook(_hook)  # cannot be removed, but has no effect unless `auditing`
 
 
 @contextmanager
@@ -127,7 +127,7 @@ def auditing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Audit]:
         patch.setattr(type(os.environ), "__getitem__", read)
         transformers_logging.set_verbosity_warning()  # as in a new process
         for logger in (logging.getLogger(name) for name in list(logging.root.manager.loggerDict)):
-            for handler in logger.handlers:  # which keep an earlier standard error
+            for handler in logger.handlers:  # these handlers keep an earlier standard error
                 if type(handler) is logging.StreamHandler:
                     patch.setattr(handler, "stream", sys.stderr)
         _on = audit

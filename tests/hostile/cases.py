@@ -27,13 +27,13 @@ from tests.hostile.plants import (
 
 @dataclass(frozen=True)
 class Case:
-    """A received file, and the command that a user runs on it."""
+    """A received file, and the command with which a user opens it."""
 
     plant: Plant
     words: str
     """A command, with names in capitals for received folders."""
     message: str | None = None
-    """A regular expression of the refusal; None if the command succeeds."""
+    """A regular expression for the error; None if the command succeeds."""
 
 
 CHECKPOINT = "lm/checkpoints/000001"

@@ -1,4 +1,4 @@
-"""Hostile models, files of settings and datasets for `test_audit`."""
+"""Hostile models, settings files and datasets for `test_audit`."""
 
 import json
 from pathlib import Path
@@ -202,13 +202,13 @@ CSV = written("folder/train.csv", "prompt\na\n")
 
 
 def card(name: str, files: str) -> Plant:
-    """Describe a folder's data files, in a README's header or in a file of its own."""
+    """Describe a folder's data files in a README's header or in a separate file."""
     line = "---\n" if name.endswith(".md") else ""
     return written(f"folder/{name}", f"{line}configs: [{{config_name: default, data_files: '{files}'}}]\n{line}")
 
 
 def pictures(root: Path) -> None:
-    """Write a Parquet file whose pictures are at a server."""
+    """Write a Parquet file whose images are on a server."""
     picture = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
     schema = pa.schema([("prompt", pa.string()), ("picture", picture)])
     columns = {"prompt": ["1 2"] * 20, "picture": [{"bytes": None, "path": f"{SERVER}.png"}] * 20}

@@ -20,32 +20,32 @@ from groundling.training.checkpoint import MANIFEST, seal
 SERVER = "http://127.0.0.1:9/hostile"
 SCRIPT = f"</td><script src='{SERVER}'></script>"
 ESCAPE = "\x1b]0;hostile\x07\x1b[2J\x9b31m\rall is well"
-"""Sequences that set a terminal's title, clear it and colour it."""
+"""Sequences that set a terminal's title, clear it and change its colour."""
 JINJA = "{{ cycler.__init__.__globals__.os.system('true') }}"
 Plant = Callable[[Path], None]
 """A function that puts a hostile file into a folder with copies of received files."""
 
 
 class Bomb:
-    """An object whose unpickling starts a shell."""
+    """An object that starts a shell when it is unpickled."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return os.system, ("true",)
 
 
 def module(*names: str) -> Plant:
-    """Modules that start a shell, importable because the command runs in this folder."""
+    """Add modules that start a shell, which are importable because the command runs in this folder."""
     return together(*(written(f"{name}.py", "import os\nos.system('true')\n") for name in names))
 
 
 def _with_modules(root: Path, name: str, content: Any) -> None:
-    """Plant each module that a file names, in the working directory and next to the file."""
+    """Add each module that a file names, both in the working directory and next to the file."""
     for found in set(re.findall(r"hostile_\w+", json.dumps(content))):
         module(found, str(Path(name).parent / found))(root)
 
 
 def settings(name: str, changes: dict[str, Any], values: dict[str, Any] | None = None) -> Plant:
-    """Change values at dotted keys of a YAML file, or of ``values``; modules that they name exist."""
+    """Change values at dotted keys of a YAML file, or of ``values``; create the modules that they name."""
 
     def plant(root: Path) -> None:
         content = values or yaml.safe_load((root / name).read_text())
@@ -64,7 +64,7 @@ def settings(name: str, changes: dict[str, Any], values: dict[str, Any] | None =
 
 
 def described(name: str, change: Callable[[Any], Any]) -> Plant:
-    """Change a JSON file; modules that it names exist."""
+    """Change a JSON file, and create the modules that it names."""
 
     def plant(root: Path) -> None:
         content = json.loads((root / name).read_text())
@@ -91,18 +91,18 @@ def written(name: str, text: str) -> Plant:
 
 
 def lines(name: str, **row: Any) -> Plant:
-    """Write a file of one JSON line."""
+    """Write a file with one JSON line."""
     return written(name, json.dumps(row) + "\n")
 
 
 def pickled(name: str) -> Plant:
-    """Replace a file by a pickle; files named as PyTorch's are written by `torch.save`."""
+    """Replace a file with a pickle; files with PyTorch's names are written with `torch.save`."""
 
     def plant(root: Path) -> None:
         if name.endswith((".bin", ".pt")):
             torch.save({"weight": Bomb()}, root / name)
         else:
-            (root / name).unlink(missing_ok=True)  # it is linked
+            (root / name).unlink(missing_ok=True)  # it is a link
             (root / name).write_bytes(pickle.dumps(Bomb()))
 
     return plant
@@ -113,7 +113,7 @@ def without(name: str) -> Plant:
 
 
 def linked(name: str, to: str) -> Plant:
-    """Replace a file or folder by a link."""
+    """Replace a file or folder with a link."""
 
     def plant(root: Path) -> None:
         path = root / name
@@ -126,7 +126,7 @@ def linked(name: str, to: str) -> Plant:
 
 
 def sealed(folder: str, *plants: Plant) -> Plant:
-    """Put files into a checkpoint, with correct hashes."""
+    """Add files to a checkpoint, with correct hashes."""
 
     def plant(root: Path) -> None:
         for one in plants:
@@ -142,7 +142,7 @@ def tensor(name: str, called: str) -> Plant:
 
     def plant(root: Path) -> None:
         weights = load_file(root / name)
-        (root / name).unlink()  # it is linked
+        (root / name).unlink()  # it is a link
         save_file({**weights, called: torch.zeros(1)}, root / name, metadata={"format": "pt"})
 
     return plant
@@ -157,7 +157,7 @@ def together(*plants: Plant) -> Plant:
 
 
 def all_parquet(folder: str, metadata: dict[bytes, bytes]) -> Plant:
-    """Put a pickle into the types of all columns of existing files."""
+    """Add a pickle to the types of all columns of existing files."""
 
     def plant(root: Path) -> None:
         for path in (root / folder).rglob("*.parquet"):

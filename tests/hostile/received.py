@@ -1,4 +1,4 @@
-"""Files that users may receive: a run, pairs with answers, and a reward model; and commands that must refuse them."""
+"""Files that users may receive (a run, pairs with answers, a reward model), and commands that must reject them."""
 
 import importlib
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Things:
 
 @pytest.fixture(scope="session")
 def things(tmp_path_factory: pytest.TempPathFactory) -> Things:
-    """The files; tests copy those that they change."""
+    """Create the files; tests copy those that they change."""
     importlib.import_module("examples.shelf")  # registers its env
     root = tmp_path_factory.mktemp("hostile")
     run, pairs, model = root / "run", root / "pairs", root / "model"
@@ -42,11 +42,11 @@ def things(tmp_path_factory: pytest.TempPathFactory) -> Things:
 
 
 def refusal_of(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """Run a command that must fail with one line, and return standard error."""
+    """Run a command that must fail with a single line, and return standard error."""
     capsys.readouterr()
     try:
         status = main(words)
-    except SystemExit as error:  # argparse's
+    except SystemExit as error:  # raised by argparse
         status = int(error.code or 0)
         output = capsys.readouterr().err
         assert status == 2 and output.startswith("usage: "), output

@@ -1,6 +1,6 @@
-"""Hostile files of every kind, each with an audit hook on: they start, send, import, unpickle and read nothing.
+"""Hostile files of every kind, with an audit hook: they start, send, import, unpickle and read nothing.
 
-Further attempts are in ``tests/config/test_trust.py`` (settings) and ``test_files.py`` (files that do not fit).
+Other attempts are in ``tests/config/test_trust.py`` (settings) and ``test_files.py`` (incompatible files).
 """
 
 import os
@@ -30,7 +30,7 @@ _RUN_WORDS += ("evaluation.baselines=[]", "world.args.max_steps=4")
 
 @pytest.fixture(scope="module")
 def received(things: Things) -> Path:
-    """A folder with everything that a user may receive."""
+    """Create a folder with everything that a user may receive."""
     root = things.root / "received"
     root.mkdir()
     for name in ("run", "pairs", "model"):
@@ -58,7 +58,7 @@ def _line(words: str, root: Path) -> list[str]:
 
 
 def _copy(source: str, target: str) -> None:
-    """Copy a file, or link large ones: weights."""
+    """Copy a file; large files (weights) are linked instead."""
     if source.endswith(".safetensors"):
         os.link(source, target)
     else:
@@ -92,7 +92,7 @@ def test_a_hostile_file_does_nothing(
         assert status == 1 and re.search(case.message, output.err or output.out), output.err
         assert output.err.count("error: ") == (case.words.split()[0] != "verify") and "Traceback" not in output.err
     assert SECRET not in output.out + output.err
-    shown = re.sub(r"\rGenerating [^\r\n]*", "", output.out + output.err)  # the bars of `datasets`
+    shown = re.sub(r"\rGenerating [^\r\n]*", "", output.out + output.err)  # the progress bars of `datasets`
     assert "\n  ok     hostile" not in shown
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", shown)
     assert (tmp_path / "outside.txt").read_text() == "mine\n" and not list((tmp_path / "outside").iterdir())
@@ -115,6 +115,6 @@ def test_a_log_that_is_a_link_overwrites_no_file(tmp_path: Path, monkeypatch: py
 
 
 def test_security_states_the_number_of_cases() -> None:
-    """As SECURITY.md says."""
+    """SECURITY.md states this number."""
     page = (Path(__file__).parents[2] / "SECURITY.md").read_text(encoding="utf-8")
     assert f"tests/hostile/test_audit.py) reads {len(CASES)} hostile files" in " ".join(page.split())

@@ -1,4 +1,4 @@
-"""The audit records hostile actions, and the planted files of `test_audit` would cause them in careless readers."""
+"""The audit records hostile actions, and the files of `test_audit` would cause them in careless parsers."""
 
 import ctypes
 import http.client
@@ -88,7 +88,7 @@ def test_the_audit_ignores_harmless_actions(tmp_path: Path, monkeypatch: pytest.
         (folder / "a").rename(folder / "b")
         shutil.rmtree(folder)
         importlib.reload(importlib.import_module("colorsys"))
-    os.system("true")  # after it
+    os.system("true")  # after the audit
     assert audit.acts == [] and audit.asked == []
     monkeypatch.setenv("GROUNDLING_SECRET", SECRET)
     for read in (lambda: os.getenv("GROUNDLING_SECRET"), os.environ.copy, lambda: list(os.environ.items())):
@@ -111,7 +111,7 @@ CARELESS: dict[str, tuple[Plant, Callable[[Path], Any], str]] = {
         "exec",
     ),
 }
-"""Readers that run planted code, and the event that the audit records."""
+"""Parsers that run planted code, and the event that the audit records."""
 
 
 @pytest.mark.parametrize("name", CARELESS)

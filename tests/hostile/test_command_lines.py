@@ -1,4 +1,4 @@
-"""Invalid command lines and overrides end in one line, never in a traceback."""
+"""Invalid command lines and overrides produce one line, never a traceback."""
 
 import pytest
 
@@ -33,7 +33,7 @@ _VALUES = {
     "evaluation.baselines": "1 | [nobody]",
     "device": " | gpu9 | meta | [cpu]",
 }
-"""Invalid values by key."""
+"""Invalid values, by key."""
 _OTHERS = """
     world.args.max_steps=abc | world.dataset=/nowhere | world.entropy_floor=x | model=1 | model.lora=1 |
     policy=1 | policy.args.memory=7.5 | algorithm.id=null | algorithm.args.epochs=0 |
@@ -49,7 +49,7 @@ OVERRIDES = [
     *(override.strip() for override in _OTHERS.split("|")),
     *("seed=" + "9" * 5000, "x=" + "[" * 500, "x=" + "[" * 300 + "]" * 300, "\x00=1"),
 ]
-"""Overrides of a training."""
+"""Overrides for training."""
 
 
 @pytest.mark.parametrize("override", one_in(2, OVERRIDES), ids=lambda text: text[:40])
@@ -102,7 +102,7 @@ _COMMANDS = {
     """,
     "serve-env": "Shelf-v0 --port x | Shelf-v0 --host 0.0.0.0 | Shelf-v0 --output ROOT",
 }
-"""By beginning, the rests of command lines; words in capitals are replaced by existing files."""
+"""Command lines without their beginnings, by beginning; words in capitals are replaced by existing files."""
 COMMANDS = [
     " ".join([*beginning.split(), *rest.split()])
     for beginning, rests in _COMMANDS.items()

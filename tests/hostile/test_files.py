@@ -1,4 +1,4 @@
-"""Invalid files end in one line, never in a traceback."""
+"""Invalid files produce one line, never a traceback."""
 
 import json
 import shutil
@@ -154,7 +154,7 @@ RESEALED: dict[str, Change] = {
     "memory missing": _tensors("collector.safetensors", lambda t: {}),
     "weights' shape": _tensors("symbolic.safetensors", lambda t: {k: v[..., :1] for k, v in t.items()}),
 }
-"""Changes of a checkpoint, which is sealed again."""
+"""Changes to a checkpoint, which is sealed again."""
 
 
 @pytest.mark.parametrize("name", one_in(3, RESEALED))

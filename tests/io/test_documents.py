@@ -1,4 +1,4 @@
-"""Files that could exhaust memory, the stack or time are refused at once, in one line."""
+"""Files that could exhaust memory, the stack or time are rejected immediately, with one line."""
 
 import os
 import time
@@ -172,6 +172,6 @@ def test_every_command_refuses_oversized_yaml(
         place.write_text(text, encoding="utf-8")
     began = time.process_time()
     assert main([word.replace("PATH", str(path)).replace("FOLDER", str(tmp_path)) for word in words]) == 1
-    assert time.process_time() - began < 5  # imports included
+    assert time.process_time() - began < 5  # including imports
     error = capsys.readouterr().err
     assert error.startswith("error: ") and error.count("\n") == 1 and len(error) < 1000

@@ -1,4 +1,4 @@
-"""What is shared has no addresses, keys and places, and unchanged texts that a model reads."""
+"""Shared files contain no addresses, keys or paths, but the texts that a model reads are not changed."""
 
 from groundling.config.compose import compose
 from groundling.config.facts import shareable, shareable_words
@@ -26,12 +26,12 @@ def test_what_is_given_away_has_no_address_and_no_place_inside_a_text() -> None:
         "seed": 1,
     }
     for node, shared in ((args, given), ({"policy": {"args": args}}, {"policy": {"args": given}})):
-        assert shareable(node) == shared == shareable(shared)  # what was given away is compared with what would be
+        assert shareable(node) == shared == shareable(shared)  # shared files are compared with what would be shared
     assert shareable(args["url"]) == ""
 
 
 def test_what_a_model_reads_is_given_away_as_it_is() -> None:
-    """Else the agent that is loaded would be another one, and one evaluation would pass for that of another prompt."""
+    """Otherwise, the loaded agent would differ, and an evaluation could be attributed to a different prompt."""
     args = {
         "system": "/no_think Answer left/right. The rules: https://rules.example/v1",
         "replacements": {"http://a": "/home/ada/key"},

@@ -1,4 +1,4 @@
-"""Output that cannot be written: the work continues, and the exit status is that of the work."""
+"""If output cannot be written, the work continues, and the exit status is that of the work."""
 
 import logging
 import os
@@ -26,7 +26,7 @@ with open("work", "w") as file:
 
 
 def _shell(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a line of Bash in a folder; $G is the command, $P Python."""
+    """Run a line of Bash in a folder; $G is the command, and $P is Python."""
     script = f"set -o pipefail; P='{sys.executable}'; G='{sys.executable} -m groundling'; {line}"
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.run(
@@ -50,7 +50,7 @@ def test_work_continues_without_output(line: str, problem: str | None, tmp_path:
     done = _shell(line, tmp_path)
     assert done.returncode == 0, done.stderr
     assert set(done.stderr.splitlines()) <= {"a warning"}
-    assert (tmp_path / "work").read_text() == f"True {problem}"  # and no file is taken for the output
+    assert (tmp_path / "work").read_text() == f"True {problem}"  # and no file is mistaken for the output
 
 
 def test_a_command_that_only_prints_fails_without_output(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Tokenizers with and without their own end-of-turn token, tiny models for them, and SentencePiece decoders."""
+"""Tokenizers with and without an end-of-turn token, tiny models for them, and SentencePiece decoders."""
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -15,7 +15,7 @@ TEXT_END, TURN_END, CONFIG_END = 0, 2, 3
 
 
 def byte_level(eos: str = "<|endoftext|>", template: str | None = CHATML) -> PreTrainedTokenizerFast:
-    """A tokenizer of single bytes and special tokens."""
+    """Return a tokenizer of single bytes and special tokens."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {token: index for index, token in enumerate([*SPECIAL, *alphabet])}
     tokenizer = Tokenizer(models.BPE(vocabulary, []))
@@ -28,12 +28,12 @@ def byte_level(eos: str = "<|endoftext|>", template: str | None = CHATML) -> Pre
 
 
 def metaspace(words: str, scheme: str = "always") -> PreTrainedTokenizerFast:
-    """A tokenizer like Llama 2's, whose decoder strips the first space of a text."""
+    """Return a tokenizer like that of Llama 2, whose decoder strips the first space of a text."""
     pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
     pieces += [f"▁{word}" for word in words.split()] + sorted(set("▁" + words.replace(" ", "")))
     vocabulary = {piece: index for index, piece in enumerate(dict.fromkeys(pieces))}
     merges = []
-    for word in words.split():  # left to right
+    for word in words.split():  # from left to right
         for end in range(1, len(word) + 1):
             left, piece = f"▁{word[: end - 1]}", f"▁{word[:end]}"
             vocabulary.setdefault(piece, len(vocabulary))
@@ -49,7 +49,7 @@ def metaspace(words: str, scheme: str = "always") -> PreTrainedTokenizerFast:
 
 
 def tiny(tokenizer: PreTrainedTokenizerFast, ends: int | list[int] | None = TEXT_END) -> LanguageModel:
-    """A random GPT-2 with the tokenizer's vocabulary and these end tokens in its generation config."""
+    """Return a random GPT-2 with the tokenizer's vocabulary and these end tokens in its generation config."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = GPT2LMHeadModel(

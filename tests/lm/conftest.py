@@ -14,7 +14,7 @@ from tests.lm.families import CONFIGS, CORPUS, VOCABULARY
 
 @pytest.fixture(scope="session")
 def tokenizers() -> dict[bool, PreTrainedTokenizerFast]:
-    """Byte-level tokenizers: like those of causal models (False), and one that ends texts with </s> (True)."""
+    """Return byte-level tokenizers: one as in causal models (False), and one that ends texts with </s> (True)."""
     return {ends: _tokenizer(ends) for ends in (False, True)}
 
 
@@ -22,7 +22,7 @@ def _tokenizer(ends: bool) -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    # Token 0 of causal models is an ordinary one ("!"), as in GPT-2.
+    # In causal models, token 0 is an ordinary token ("!"), as in GPT-2.
     special = ["<pad>", "</s>"] if ends else ["!", "</s>"]
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
@@ -37,7 +37,7 @@ def _tokenizer(ends: bool) -> PreTrainedTokenizerFast:
 
 @pytest.fixture(scope="session")
 def make_lm(tokenizers: dict[bool, PreTrainedTokenizerFast]) -> Callable[..., LanguageModel]:
-    """`make_lm(family, seed=0, **options)`: a tiny random language model of that family."""
+    """Return `make_lm(family, seed=0, **options)`, which makes a tiny random language model of that family."""
 
     def make(family: str, seed: int = 0, **options: Any) -> LanguageModel:
         config = CONFIGS[family]()
@@ -58,7 +58,7 @@ def make_lm(tokenizers: dict[bool, PreTrainedTokenizerFast]) -> Callable[..., La
 
 @torch.no_grad()
 def _enlarge(model: torch.nn.Module) -> None:
-    """Enlarge the weights of the usual initialisation, so that every part of a model matters for its scores."""
+    """Enlarge the usual initial weights, so that every part of a model affects its scores."""
     for name, parameter in model.named_parameters():
         if "T5" in type(model).__name__:
             parameter.mul_(0.3 if "shared" in name or "lm_head" in name else 1.5)
@@ -68,7 +68,7 @@ def _enlarge(model: torch.nn.Module) -> None:
 
 @pytest.fixture(scope="session")
 def lms(make_lm: Callable[..., LanguageModel]) -> Callable[[str], LanguageModel]:
-    """`lms(family)`: one for the whole session, for tests that do not change it."""
+    """Return `lms(family)`, which returns one model per session, for tests that do not change it."""
     made: dict[str, LanguageModel] = {}
 
     def get(family: str) -> LanguageModel:

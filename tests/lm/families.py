@@ -47,4 +47,4 @@ CONFIGS: dict[str, Callable[[], Any]] = {
     "bloom": lambda: BloomConfig(hidden_size=32, n_layer=2, n_head=4),
     "mamba": lambda: MambaConfig(hidden_size=32, num_hidden_layers=2, state_size=4),
 }  # fmt: skip
-UNPACKABLE = ("bart", "bloom", "mamba")  # Families whose candidates cannot be read in one row with their prompt
+UNPACKABLE = ("bart", "bloom", "mamba")  # families whose candidates cannot be read in one row with the prompt

@@ -1,4 +1,4 @@
-"""The plain computation: one candidate at a time, nothing shared, nothing padded."""
+"""The plain computation of one candidate at a time, without sharing or padding."""
 
 import torch
 from torch import Tensor
@@ -8,7 +8,7 @@ from groundling.lm.write.sampling import allowed_tokens
 
 
 def plain_token_log_probs(lm: LanguageModel, prompt: str, candidate: str) -> Tensor:
-    """float32 (num_tokens,): log-probability of each token of the candidate, from the model's own forward."""
+    """Return the log-probability of each token of the candidate, float32 (num_tokens,), from a plain forward."""
     prompt_ids = lm.tokenizer(prompt)["input_ids"] or [lm.tokenizer.bos_token_id]
     candidate_ids = lm.tokenizer(candidate, add_special_tokens=False)["input_ids"]
     return plain_ids_log_probs(lm, prompt_ids, candidate_ids)
@@ -30,12 +30,12 @@ def plain_ids_log_probs(lm: LanguageModel, prompt_ids: list[int], candidate_ids:
 
 
 def plain_scores(lm: LanguageModel, prompt: str, candidates: list[str]) -> Tensor:
-    """float32 (num_candidates,)."""
+    """Return the log-probabilities of candidates, float32 (num_candidates,)."""
     return torch.stack([plain_token_log_probs(lm, prompt, candidate).sum() for candidate in candidates])
 
 
 def sets_of(text, lm):
-    """Return the set of token ids that each token of a `Written` text was drawn from."""
+    """Return the set of token ids from which each token of a `Written` text was sampled."""
     vocabulary = lm.model.get_output_embeddings().weight.shape[0]
     allowed = allowed_tokens([text.sets], vocabulary, torch.device("cpu"))
     return [set(row.nonzero()[:, 0].tolist()) for row in allowed]

@@ -1,4 +1,4 @@
-"""LoRA adapters: trained, saved, loaded, merged and refused."""
+"""LoRA adapters: training, saving, loading, merging and refusals."""
 
 import json
 import re
@@ -88,9 +88,9 @@ def test_merged_adapters_score_the_same_by_plain_layers(lms, family, tmp_path):
 @pytest.mark.parametrize(
     "options",
     [
-        {"lora": {**LORA, "target_modules": ["lm_head"]}},  # whose weights are the embedding's
+        {"lora": {**LORA, "target_modules": ["lm_head"]}},  # these weights are shared with the embedding
         {"lora": LORA, "dtype": "bfloat16"},
-        {"lora": {**LORA, "lora_bias": True}, "family": "llama"},  # whose layers have none
+        {"lora": {**LORA, "lora_bias": True}, "family": "llama"},  # these layers have no bias
     ],
 )
 @pytest.mark.filterwarnings("ignore:.*tie_word_embeddings")
@@ -104,13 +104,13 @@ def test_adapters_that_cannot_be_merged_exactly_stay(lms, options, tmp_path):
 
 
 def test_an_adapter_that_is_loaded_and_saved_again_names_the_same_base(tmp_path):
-    """A resumed run ends with the files of an uninterrupted one."""
+    """A resumed run ends with the same files as an uninterrupted run."""
     LanguageModel.from_pretrained("starter-causal", lora={"r": 4}).save_pretrained(tmp_path / "once")
     LanguageModel.from_pretrained(tmp_path / "once").save_pretrained(tmp_path / "again")
     once, again = (tmp_path / name / "adapter_config.json" for name in ("once", "again"))
     assert once.read_text() == again.read_text()
     assert (tmp_path / "again" / "base").exists()
-    for name in ("x" * 5000, "", "/tmp"):  # no folder of a model
+    for name in ("x" * 5000, "", "/tmp"):  # not a model's folder
         file = tmp_path / "once" / "adapter_config.json"
         file.write_text(json.dumps({**json.loads(once.read_text()), "base_model_name_or_path": name}))
         loaded = LanguageModel.from_pretrained(tmp_path / "once")
@@ -162,7 +162,7 @@ def test_four_bit_weights_score_like_the_whole_ones_and_train_an_adapter(tmp_pat
     lm = LanguageModel.from_pretrained("starter", load_in_4bit=True, lora={"r": 2, "target_modules": ["q", "v"]})
     linear = [m for m in lm.model.modules() if type(m).__name__ == "Linear4bit"]
     assert linear and all(m.weight.dtype == torch.uint8 for m in linear)
-    assert (scores(lm) - scores(whole)).abs().mean() < 0.5  # nats; their spread is several
+    assert (scores(lm) - scores(whole)).abs().mean() < 0.5  # in nats; the spread of scores is several nats
     sum(row.sum() for row in lm.score(PROMPTS, ACTIONS)).backward()
     trained = [p for p in lm.parameters() if p.requires_grad]
     assert trained and all(p.grad is not None for p in trained)

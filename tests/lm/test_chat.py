@@ -1,4 +1,4 @@
-"""Conversations turn by turn, against the tokenizer's whole chat template."""
+"""Conversations that are encoded turn by turn, compared with the tokenizer's whole chat template."""
 
 import copy
 from concurrent.futures import ThreadPoolExecutor
@@ -67,7 +67,7 @@ def test_the_beginning_of_text_token_is_the_templates_or_the_tokenizers(tokenize
     from tokenizers.processors import TemplateProcessing
 
     beginning = tokenizer.convert_tokens_to_ids("<|im_end|>")
-    tokenizer.bos_token = "<|im_end|>"  # also within the texts, where it stays
+    tokenizer.bos_token = "<|im_end|>"  # the token also occurs in the texts, where it remains
     if adds:
         tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
             single="<|im_end|> $A", special_tokens=[("<|im_end|>", beginning)]
@@ -167,7 +167,7 @@ def test_a_template_that_drops_a_system_prompt_gets_it_with_the_first_words(toke
 
 
 def test_a_template_that_rewrites_turns_by_their_number_or_their_answers_is_rendered_whole(tokenizer):
-    """Neither is seen in a short conversation without thoughts."""
+    """Neither case occurs in a short conversation without thoughts."""
     said = [FIRST, *[ANSWER, SECOND] * 7]
     thoughts = [FIRST, "<think>a</think>go", SECOND, ANSWER, SECOND]
     for template, conversation in (
@@ -198,7 +198,7 @@ def test_a_template_that_takes_contents_in_parts_only(tokenizer):
         "{% for m in messages %}<{{ m['role'] }}>{% for part in m['content'] %}{{ part['text'] }}{% endfor %}\n"
         "{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
     )
-    printed = f"<system>{SYSTEM}<user>{FIRST}<assistant>"  # Transformers trims line breaks after blocks
+    printed = f"<system>{SYSTEM}<user>{FIRST}<assistant>"  # Transformers removes line breaks after blocks
     assert Chat(tokenizer).opening(SYSTEM, FIRST) == tokenizer(printed, add_special_tokens=False)["input_ids"]
 
 
@@ -212,7 +212,7 @@ def test_a_sample_can_be_a_conversation(tokenizer):
     (read,) = PromptEncoder(tokenizer, 200, chat=Chat(tokenizer), system="the run's")([sample])
     printed = tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True)
     assert tokenizer.decode(list(read.ids)) == printed
-    # The first turns go where there is no room, and then the beginning of the last words.
+    # If there is not enough space, the first turns are dropped, and then the start of the last message.
     (short,) = PromptEncoder(tokenizer, len(read.ids) - 1, chat=Chat(tokenizer))([sample])
     assert list(short.ids) == Chat(tokenizer).opening(SYSTEM, SECOND)
     with pytest.raises(ConfigError, match=r"set world\.chat=true"):
@@ -294,7 +294,7 @@ def test_a_template_that_exceeds_a_limit_in_a_later_turn_is_stopped(tokenizer):
 
 
 def test_answers_get_no_space_before_them():
-    """Zephyr's template with a SentencePiece tokenizer."""
+    """Test Zephyr's template with a SentencePiece tokenizer."""
     tokenizer = make_tokenizer("BPE, Metaspace `first`")
     tokenizer.chat_template = TEMPLATES["Zephyr"]
     chat = Chat(tokenizer)

@@ -1,4 +1,4 @@
-"""Conversations with tools, in templates that write them and in others."""
+"""Conversations with tools, with templates that support tools and with others."""
 
 import json
 from typing import Any
@@ -47,7 +47,7 @@ def test_tokens_are_those_of_the_template_with_tools(turns: int) -> None:
     lm = tiny(_tokenizer(_TEMPLATE))
     lm.max_prompt_tokens = 500
     encode = ConversationTokens(lm, 4)
-    encode(_conversation(max(0, turns - 1)))  # as it grows
+    encode(_conversation(max(0, turns - 1)))  # with a growing conversation
     tokens = encode(_conversation(turns))
     messages = [{"role": "system", "content": "Act."}, {"role": "user", "content": "Buy 2"}]
     for turn in range(turns):
@@ -56,8 +56,8 @@ def test_tokens_are_those_of_the_template_with_tools(turns: int) -> None:
     text = lm.tokenizer.apply_chat_template(messages, tools=[_SCHEMA], tokenize=False, add_generation_prompt=True)
     assert lm.tokenizer.decode(tokens) == text
     call, end = (lm.tokenizer.convert_tokens_to_ids(token) for token in ("<tool_call>", "<|im_end|>"))
-    assert tokens.count(call) == 1 + turns  # of the instructions and of the answers
-    assert tokens.count(end) == 2 + 2 * turns  # none from a tool's result
+    assert tokens.count(call) == 1 + turns  # one in the instructions, and one per answer
+    assert tokens.count(end) == 2 + 2 * turns  # none in a tool's result
 
 
 def test_other_templates_get_the_tools_as_text() -> None:

@@ -1,4 +1,4 @@
-"""`torch.compile` changes speed and nothing else."""
+"""`torch.compile` changes only the speed."""
 
 import shutil
 
@@ -20,7 +20,7 @@ _LAYERS = {"gpt2": {"n_layer": 1}, "t5": {"num_layers": 1, "num_decoder_layers":
     [("gpt2", "eager", "shared"), *thorough(("t5", "eager", "shared"), ("gpt2", "inductor", "separate"))],
 )
 def test_compiled_models_read_the_same(make_lm, family, backend, value, monkeypatch):
-    """Backend `eager`: captured and run for any shape; writing C++ for T5 takes a minute."""
+    """The backend `eager` captures and runs any shape; generating C++ for T5 would take a minute."""
     compile = torch.compile(backbone._last_states, dynamic=True, backend=backend)
     monkeypatch.setattr(backbone, "_compiled", lambda: compile)
     config = CONFIGS[family]().__class__(**CONFIGS[family]().to_diff_dict() | _LAYERS[family])
@@ -28,7 +28,7 @@ def test_compiled_models_read_the_same(make_lm, family, backend, value, monkeypa
     plain = TokenPolicy(ending_often(make_lm(family)), value=value)
     compiled = TokenPolicy(ending_often(make_lm(family, compiled=True)), value=value)
     compiled.value_head.load_state_dict(plain.value_head.state_dict())
-    for count in (4, 7):  # the same program for both
+    for count in (4, 7):  # the same program is used for both
         asked, numbers = prompts(count, seed=count), uniforms(count, 5)
         written = plain.write(asked, numbers)
         expected, outputs = (_read(policy, written) for policy in (plain, compiled))

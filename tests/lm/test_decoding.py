@@ -1,4 +1,4 @@
-"""Sampling a batch of texts by traced steps, against Transformers' loop and the plain computation."""
+"""Sampling a batch of texts with traced steps, compared with Transformers' loop and the plain computation."""
 
 import copy
 
@@ -58,7 +58,7 @@ def test_out_of_memory_in_the_check_is_raised_and_not_remembered(make_lm, monkey
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "t5", "bart"])
 def test_half_precision_bodies_with_float32_logits(make_lm, family, monkeypatch):
-    """As on GPUs: the body computes in bfloat16, the head in the dtype of its weights."""
+    """As on GPUs, the body computes in bfloat16, and the head in the dtype of its weights."""
     monkeypatch.setattr(LanguageModel, "autocast", lambda self: torch.autocast("cpu", torch.bfloat16))
     monkeypatch.setattr(Stepper, "_trace", lambda self, prompts: None)
     lm = make_lm(family)
@@ -79,7 +79,7 @@ def test_half_precision_bodies_with_float32_logits(make_lm, family, monkeypatch)
 @pytest.mark.parametrize("family", ["gpt2", "llama", "t5", "bart"])
 def test_greedy_texts_are_those_of_transformers(make_lm, family):
     lm = make_lm(family)
-    lm.model.generation_config.forced_eos_token_id = None  # BART has one; the decoder forces nothing
+    lm.model.generation_config.forced_eos_token_id = None  # BART has such a token, but the decoder forces none
     decoded = Decoder(lm)(PROMPTS, Sampling(do_sample=False), uniforms(4, 8))
     for row, prompt in enumerate(PROMPTS):
         made = lm.model.generate(
@@ -119,7 +119,7 @@ def test_a_copy_has_its_own_weights(make_lm):
 
 @pytest.mark.parametrize("family", ["gpt2", "t5", "mamba"])
 def test_texts_end(make_lm, family):
-    """Ended texts leave the batch; the others do not change."""
+    """Finished texts leave the batch, and the others do not change."""
     lm = make_lm(family)
     endless = Decoder(lm)(PROMPTS * 4, Sampling(terminate_on_eos=False), uniforms(16, 10))
     lm.model.generation_config.eos_token_id = list(range(1, VOCABULARY, 5))
@@ -139,7 +139,7 @@ def test_min_length_is_counted_as_by_transformers(make_lm):
         lm = make_lm(family)
         lm.model.generation_config.eos_token_id = list(range(VOCABULARY - 5))
         decoded = Decoder(lm)([[5, 6, 7]] * 20, Sampling(min_length=6), uniforms(20, 9))
-        assert decoded.lengths.min() == 6 - given + 1  # and then the end token
+        assert decoded.lengths.min() == 6 - given + 1  # followed by the end token
         sampled = Decoder(lm)([[5, 6, 7]] * 20, Sampling(min_new_tokens=4), uniforms(20, 9))
         generated = lm.generate([[5, 6, 7]] * 20, min_new_tokens=4, max_new_tokens=9, do_sample=True)
         lengths = [len(text.token_ids) for text in generated]
@@ -147,7 +147,7 @@ def test_min_length_is_counted_as_by_transformers(make_lm):
 
 
 def test_the_step_is_traced_in_inference_mode(make_lm, monkeypatch):
-    """Inference tensors have no versions; layers are oneDNN's."""
+    """Inference tensors have no versions; layers use oneDNN."""
     if not torch.backends.mkldnn.is_available():
         pytest.skip("this PyTorch has no oneDNN")
     monkeypatch.setattr(devices, "onednn_is_faster", lambda: True)
@@ -174,9 +174,9 @@ def test_filters_are_those_of_transformers():
 def test_draws_invert_the_cumulative_distribution(size):
     logits = 3 * torch.randn(200, size, generator=torch.Generator().manual_seed(0))
     if size > 1:
-        logits[:, ::3] = logits[:, -1] = -torch.inf  # left out
+        logits[:, ::3] = logits[:, -1] = -torch.inf  # excluded
     numbers = uniforms(200, 1)[:, 0]
-    numbers[:2] = torch.tensor([0.0, 1.0])  # rounding may make the last sum as much
+    numbers[:2] = torch.tensor([0.0, 1.0])  # due to rounding, the last sum may equal 1
     log_probs = logits.log_softmax(-1)
     drawn = draw(log_probs, numbers)
     assert log_probs.gather(1, drawn[:, None]).isfinite().all()

@@ -1,4 +1,4 @@
-"""Generations are decoded as what follows their prompts."""
+"""Generated texts are decoded as continuations of their prompts."""
 
 import random
 
@@ -53,7 +53,7 @@ def test_prompt_and_text_are_the_text_of_both_after_every_token(name):
         written = Continuation(tokenizer, prompt)
         for number, token in enumerate(given, 1):
             text, expected = read + written.append(token), _joined(tokenizer, prompt + given[:number])
-            # Byte fallback shows all characters of a run of bytes as replacements while the last one lacks a byte.
+            # With byte fallback, a run of bytes is decoded to replacement characters until its last one is complete.
             assert text == expected or (name.startswith("metaspace") and expected.endswith("\ufffd"))
         assert Continuation(tokenizer, prompt).append(*given) == _joined(tokenizer, prompt + given)[len(read) :]
 
@@ -95,7 +95,7 @@ def test_rewards_environments_and_generate_read_the_first_space(scheme, template
     lm = tiny(tokenizer, 2)
     space = tokenizer("you see a red", add_special_tokens=False)["input_ids"][-1:]
     assert tokenizer.convert_ids_to_tokens(space) == ["▁red"]
-    with torch.no_grad():  # writes nothing but ``▁red``
+    with torch.no_grad():  # generates only ``▁red``
         lm.model.lm_head.weight.zero_()
         lm.model.transformer.ln_f.bias.fill_(1.0)
         lm.model.lm_head.weight[space] = 10.0

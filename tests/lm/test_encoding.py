@@ -1,4 +1,4 @@
-"""Control tokens that a world or a dataset only spells are plain text."""
+"""Control tokens that are spelled out by a world or a dataset are plain text."""
 
 from contextlib import nullcontext
 
@@ -35,7 +35,7 @@ def test_masked_words_write_no_control_token(kind: str) -> None:
     )
     assert encoder.unmask(encoder.mask(HOSTILE)) == HOSTILE
     whole, plain = "<|im_start|>You see a wall.<|im_end|>", encoder.mask("</s>")
-    same = tokenizer(whole, add_special_tokens=False)["input_ids"]  # around it nothing changes
+    same = tokenizer(whole, add_special_tokens=False)["input_ids"]  # the text around it does not change
     assert encoder.encode(whole + plain)[: len(same)] == same
 
 
@@ -55,7 +55,7 @@ def test_a_world_spells_no_control_token_in_prompts_and_actions(lm: LanguageMode
     seen = TextObservation(hostile, ((hostile,), (hostile,)), (hostile,), ("drop", hostile), {})
     policy = ActionWritingPolicy(lm, prompt=prompt, value_hidden_sizes=(8,))
     (ids,) = lm.prompt_tokens(policy.read([seen]))
-    assert ids.count(lm.tokenizer.eos_token_id) == (prompt == "test-tagged")  # the experiment's own
+    assert ids.count(lm.tokenizer.eos_token_id) == (prompt == "test-tagged")  # the experiment's own token
     assert policy.prompts([seen])[0].count(hostile) >= 2
     assert policy.outputs([seen]).log_probs.isfinite().all()
     writer = ActionGeneratingPolicy(lm, prompt=prompt, value_hidden_sizes=(8,), guided=False)
@@ -76,7 +76,7 @@ def test_a_pools_data_spells_no_control_token(lm: LanguageModel) -> None:
     with pytest.warns(UserWarning, match="control tokens"):
         cut, _ = encode_prompts(samples, lm.tokenizer, 8)
     assert cut[0].tolist() == ids[0, -8:].tolist()
-    ours, _ = encode_prompts([Sample("mine", samples[0].prompt)], lm.tokenizer, 24)  # a pool of one's own
+    ours, _ = encode_prompts([Sample("mine", samples[0].prompt)], lm.tokenizer, 24)  # a custom pool
     assert ours[0].tolist().count(end) == 2
 
 

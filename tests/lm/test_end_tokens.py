@@ -1,4 +1,4 @@
-"""End tokens of the tokenizer, the generation config and the chat template are one notion everywhere."""
+"""All components use the same end tokens of the tokenizer, the generation config and the chat template."""
 
 import copy
 
@@ -18,7 +18,7 @@ from groundling.worlds.writing.collect import References
 from groundling.worlds.writing.config import PromptEncoder
 from tests.lm.chat_tokenizers import CHATML, CONFIG_END, TEXT_END, TURN_END, byte_level, tiny
 
-# Tokenizer's end token, generation config, and what follows: all end tokens, of a text, of a turn.
+# Tokenizer's end token, generation config, and the resulting end tokens: all, of a text, of a turn.
 KINDS = {
     "end token is the end of turn": ("<|im_end|>", TURN_END, (TURN_END,), TURN_END),
     "in the generation config": ("<|endoftext|>", [TEXT_END, TURN_END], (TEXT_END, TURN_END), TEXT_END),
@@ -40,7 +40,7 @@ def test_end_tokens_are_those_of_tokenizer_config_and_template(kind):
     assert Decoder(lm).ends == list(ids)
     samples = [Sample("a", "go", ("left",))]
     env = TextGenerationEnv(samples, PromptEncoder(lm.tokenizer).tokenizer)
-    assert env.end_tokens == set(ids) - {CONFIG_END}  # it has no model
+    assert env.end_tokens == set(ids) - {CONFIG_END}  # the env has no model
 
 
 def test_templates_and_tokenizers_without_an_end():
@@ -51,7 +51,7 @@ def test_templates_and_tokenizers_without_an_end():
     lacking.eos_token = None
     assert EndTokens.of(lacking) == EndTokens((TURN_END,), TURN_END, TURN_END)
     assert EndTokens.of(lacking, vocabulary_size=TURN_END) == EndTokens((), None, None)
-    spoken = byte_level(template=CHATML.replace("<|im_end|>", ""))  # then the next turn's beginning ends one
+    spoken = byte_level(template=CHATML.replace("<|im_end|>", ""))  # the start of the next turn then ends a turn
     assert EndTokens.of(spoken).of_turn == 1
     llama2 = byte_level(template=CHATML.replace("<|im_end|>", " <|endoftext|>"))
     assert EndTokens.of(llama2) == EndTokens((TEXT_END,), TEXT_END, TEXT_END)
@@ -59,7 +59,7 @@ def test_templates_and_tokenizers_without_an_end():
 
 @torch.no_grad()
 def _fit_end(lm: LanguageModel, prompt: list[int]) -> torch.Tensor:
-    """Make the model end its turn after ``go``; its probabilities there."""
+    """Make the model end its turn after ``go``, and return its probabilities there."""
     tokens = [*prompt, *lm.candidate_tokens(["go"])[0]]
     hidden = lm.model(input_ids=torch.tensor([tokens]), output_hidden_states=True).hidden_states[-1][0, -1]
     lm.model.lm_head.weight[TURN_END] = 20 * hidden / hidden.square().sum()

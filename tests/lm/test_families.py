@@ -1,4 +1,4 @@
-"""A sample of model families against each text alone; all of them: docs/families.md."""
+"""A sample of model families, compared with each text alone; docs/families.md contains all families."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from tests.lm.tiny import ORIGINAL, tiny_config, tiny_model, with_rope
 from tests.lm.truth import CANDIDATES, EXACT, _ids, lm_of, row_of, variants
 from tests.thorough import some_of
 
-# Which of scoring and generation is announced as slower, by family and variant.
+# Whether scoring and generation are announced as slower, by family and variant.
 SAMPLE = {
     ("llama", "dynamic 40"): "",
     ("gpt_oss", "window 24"): "",
@@ -92,7 +92,7 @@ def test_attention_spans_come_from_the_config():
 
 def test_masks_of_windows_and_chunks_follow_positions():
     layers = Layers({"full_attention": None, "sliding_attention": 3, "chunked_attention": 4}, ())
-    positions = torch.tensor([[0, 1, 2, 3, 4, 4]])  # two rows that both come after position 3
+    positions = torch.tensor([[0, 1, 2, 3, 4, 4]])  # two rows that both follow position 3
     allowed = torch.ones(6, 6, dtype=torch.bool).tril()[None, None]
     masks = layers.masks(allowed, positions, positions)
     assert torch.equal(masks["full_attention"], allowed)

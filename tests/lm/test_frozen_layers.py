@@ -1,4 +1,4 @@
-"""Cached states of frozen layers give the results of the plain pass."""
+"""Cached states of frozen layers produce the results of the plain pass."""
 
 import copy
 from collections.abc import Callable
@@ -25,7 +25,7 @@ PROMPTS = [
 
 @pytest.fixture
 def upper(make_lm: Callable[..., LanguageModel]) -> Callable[..., LanguageModel]:
-    """`upper(family, layers=(1,))`: a tiny model of two layers, with LoRA weights that are not 0 on some of them."""
+    """Return `upper(family, layers=(1,))`, which makes a tiny two-layer model with non-zero LoRA on some layers."""
 
     def make(family: str, layers: tuple[int, ...] = (1,)) -> LanguageModel:
         lora = {"r": 2, "target_modules": MODULES, "layers_to_transform": list(layers)}
@@ -40,7 +40,7 @@ def upper(make_lm: Callable[..., LanguageModel]) -> Callable[..., LanguageModel]
 
 
 def _off(lm: LanguageModel) -> LanguageModel:
-    """Return a copy that caches nothing."""
+    """Return a copy without a cache."""
     plain = lm.copy()
     plain._scorer.tree._is_exact_above = dict.fromkeys(range(9), False)
     return plain
@@ -55,7 +55,7 @@ def _is_on(lm: LanguageModel) -> bool:
 
 
 @pytest.mark.parametrize("family", one_in(3, ["llama", "qwen2", "qwen3"]))
-@pytest.mark.parametrize("repeat", [1, 12])  # of prompts of more than 128 tokens attention is fused
+@pytest.mark.parametrize("repeat", [1, 12])  # attention is fused for prompts of more than 128 tokens
 def test_scores_states_and_gradients_are_those_of_the_plain_pass(
     family: str, repeat: int, upper: Callable[..., LanguageModel]
 ) -> None:
@@ -70,9 +70,9 @@ def test_scores_states_and_gradients_are_those_of_the_plain_pass(
         return [scores.log_probs, scores.state, states, *torch.autograd.grad(loss, weights)]
 
     for guided in (True, False):
-        for _ in range(2):  # with what is cached, too
+        for _ in range(2):  # also with cached states
             for one, other in zip(results(lm, guided), results(_off(lm), guided), strict=True):
-                largest = other.abs().max().item()  # gradients are sums, whose terms cancel
+                largest = other.abs().max().item()  # gradients are sums whose terms may cancel
                 torch.testing.assert_close(one, other, atol=1e-4 * (1 + largest), rtol=0)
     assert _is_on(lm) and _frozen(lm).num_bytes > 0
 
@@ -86,7 +86,7 @@ def test_cached_states_stay_within_their_memory_and_the_oldest_go_first(upper: C
         frozen.max_bytes = 3 * frozen.num_bytes
         lm.score(texts[1:3], ACTIONS)
         first = next(iter(frozen.states))
-        lm.score(texts[:1], ACTIONS)  # used again
+        lm.score(texts[:1], ACTIONS)  # used once more
         expected = _off(lm).score(texts, ACTIONS)
         lm.score(texts[3:4], ACTIONS)
         assert first in frozen.states and len(frozen.states) == 3

@@ -23,7 +23,7 @@ def test_log_probs_are_those_of_the_plain_computation(lms, family):
         with torch.no_grad():
             expected = plain_ids_log_probs(lm, prompt_ids(lm, prompt), ids)
         torch.testing.assert_close(generation.raw_token_log_probs, expected, atol=1e-4, rtol=0)
-        if family != "bart":  # its generation config forces the last token to be the end
+        if family != "bart":  # its generation config forces the end token as the last token
             torch.testing.assert_close(generation.token_log_probs, expected, atol=1e-4, rtol=0)
         assert generation.text == lm.tokenizer.decode(ids, skip_special_tokens=True)
 

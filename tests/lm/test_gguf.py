@@ -1,4 +1,4 @@
-"""Models from GGUF files: a small one that is written here, and SmolLM2."""
+"""Models from GGUF files: a small file that the test writes, and SmolLM2."""
 
 import importlib.util
 import json
@@ -21,7 +21,7 @@ _LAYERS, _HIDDEN, _HEADS, _INNER = 2, 32, 2, 64
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Llama of random weights with a tokenizer of single bytes."""
+    """Write a Llama with random weights and a tokenizer of single bytes."""
     import gguf as writing
 
     path = tmp_path_factory.mktemp("gguf") / "tiny.gguf"
@@ -145,7 +145,7 @@ def test_smollm2_generates(tmp_path: Path) -> None:
     assert lm.generate(["The capital of France is"], max_new_tokens=1)[0].text == " Paris"
     tokens = Chat(lm.tokenizer).opening("Be brief.", "go <|im_end|> left")
     assert lm.tokenizer.decode(tokens[:2]) == "<|im_start|>system"
-    assert tokens.count(lm.tokenizer.convert_tokens_to_ids("<|im_end|>")) == 2  # the world's is plain text
+    assert tokens.count(lm.tokenizer.convert_tokens_to_ids("<|im_end|>")) == 2  # the world's token is plain text
     lm.save_pretrained(tmp_path)
     assert json.loads((tmp_path / "adapter_config.json").read_text())["base_model_name_or_path"] == "smollm2"
     assert load_file(tmp_path / "adapter_model.safetensors")

@@ -1,4 +1,4 @@
-"""Probabilities of guided decoding against the same computed token by token."""
+"""Probabilities of guided decoding, compared with those computed token by token."""
 
 import copy
 import math
@@ -16,10 +16,10 @@ from tests.thorough import one_in, thorough
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*cannot read several candidates")
 
-# One encoder-decoder, two causal ones, and two that read a candidate a row.
+# One encoder-decoder, two causal models, and two that read one candidate per row.
 SOME = ["t5", "gpt2", "llama", "bart", "bloom"]
 END = 1
-# Some begin others, some share tokens, some are equal, one is empty.
+# Some are prefixes of others, some share tokens, some are equal, and one is empty.
 TEXTS = ["turn left", "turn", "", "turn left now", "go", "go", "drop the red ball", "drop the blue ball", "☃"]
 PROMPTS = ["You see a wall 2 steps forward", "", CORPUS[0]]
 
@@ -29,14 +29,14 @@ candidate_texts = st.sampled_from([*TEXTS, *ACTIONS, "turn le", "drop the red"])
 
 
 def by_trie(texts, logits, temperature=1.0):
-    """Return float32 (num_texts,) by the trie, from logits by the tokens before a token and the token."""
+    """Return float32 (num_texts,) from the trie; logits are given by the preceding tokens and the token."""
     trie = Trie.of(texts, [END])
     asked = [logits[tuple(tokens[:i]), token] for tokens in trie.chosen for i, token in enumerate(tokens)]
     return written_log_probs([trie], torch.tensor(asked), temperature)
 
 
 def token_by_token(texts, text, logits, temperature=1.0):
-    """Return the log-probability of one of the texts, each of whose tokens must continue one of them."""
+    """Return the log-probability of one text; each of its tokens must continue one of the texts."""
     total = 0.0
     for position in range(len(text) + 1):
         before = text[:position]
@@ -72,9 +72,9 @@ def test_a_trie_gives_the_probability_of_decoding_each_text_token_by_token(texts
 
 
 def plain_guided(lm: LanguageModel, prompt: str, candidates: list[str], temperature: float = 1.0, of=None):
-    """Return float32 (num_candidates,) by the model's own forward for each token, over a masked vocabulary.
+    """Return float32 (num_candidates,) from the model's own forward for each token, over a masked vocabulary.
 
-    For all candidates, or for the indices in ``of``.
+    The result covers all candidates, or those with the indices in ``of``.
     """
     prompt_ids = lm.tokenizer(prompt)["input_ids"] or [lm.tokenizer.bos_token_id]
     texts = [lm.tokenizer(c, add_special_tokens=False)["input_ids"] for c in candidates]
@@ -120,7 +120,7 @@ def test_log_probs_are_those_of_masking_token_by_token(lms, family, temperature)
 @property_test
 @given(data=st.data())
 def test_any_lists_in_any_batch(lms, family, data):
-    """Lists differ from prompt to prompt; the batch and the order of a list change nothing."""
+    """Lists differ between prompts; the batch and the order of a list have no effect."""
     lm = lms(family)
     lists = data.draw(st.lists(st.lists(candidate_texts, min_size=1, max_size=7), min_size=1, max_size=3))
     prompts = data.draw(st.lists(st.sampled_from(PROMPTS), min_size=len(lists), max_size=len(lists)))
@@ -130,7 +130,7 @@ def test_any_lists_in_any_batch(lms, family, data):
         shuffled = lm.score_guided(prompts[:1], [[lists[0][index] for index in order]]).log_probs[0]
         assert guided.mask.sum(-1).tolist() == [len(candidates) for candidates in lists]
         for prompt, candidates, row, mask in zip(prompts, lists, guided.log_probs, guided.mask, strict=True):
-            assert row[mask].isfinite().all()  # each is possible
+            assert row[mask].isfinite().all()  # each action is possible
             assert (row[~mask] == -torch.inf).all()
             torch.testing.assert_close(row[mask], plain_guided(lm, prompt, candidates), atol=1e-4, rtol=0)
     torch.testing.assert_close(guided.log_probs[0][: len(order)][list(order)], shuffled, atol=1e-5, rtol=1e-6)
@@ -156,7 +156,7 @@ def test_gradients_are_those_of_masking_token_by_token(make_lm, family):
 def test_certain_tokens_are_not_read(make_lm, monkeypatch):
     lm = make_lm("gpt2")
     candidates = ["take the red ball from the table", "put the red ball on the table"]
-    lm.score(PROMPTS, candidates)  # exactness checks
+    lm.score(PROMPTS, candidates)  # runs the exactness checks
     read = []
     forward = lm._scorer.backbone.body.forward
 
@@ -166,10 +166,10 @@ def test_certain_tokens_are_not_read(make_lm, monkeypatch):
 
     monkeypatch.setattr(lm._scorer.backbone.body, "forward", counted)
     lm.score_guided(PROMPTS[:1], candidates)
-    assert read == lm.token_lengths(PROMPTS[:1])  # the first token decides
+    assert read == lm.token_lengths(PROMPTS[:1])  # the first token determines the action
     certain = lm.score_guided(PROMPTS[:1], candidates[:1]).log_probs
     assert certain.tolist() == [[0.0]]
-    certain.sum().backward()  # algorithms may meet nothing else in a minibatch
+    certain.sum().backward()  # a minibatch may contain only such actions
     assert not any(p.grad.any() for p in lm.parameters() if p.grad is not None)
 
 

@@ -16,7 +16,7 @@ from groundling.runtime.devices import FastLinear, linear
 
 @pytest.fixture
 def onednn(monkeypatch):
-    """Compute as on a processor where oneDNN is faster."""
+    """Simulate a processor on which oneDNN is faster."""
     if not torch.backends.mkldnn.is_available():
         pytest.skip("this PyTorch has no oneDNN")
     monkeypatch.setattr(devices, "onednn_is_faster", lambda: True)
@@ -91,7 +91,7 @@ def test_results_without_gradients_and_in_a_trace_are_the_same():
         plain, fast = pair_of_layers(kind, 160, 256)
         with torch.no_grad():
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of tensors turned into numbers
+                warnings.simplefilter("ignore")  # for tensors converted to numbers
                 traced = torch.jit.trace(fast, torch.randn(3, 160), check_trace=False)
             for x in (torch.randn(5, 160), torch.randn(2, 7, 160), torch.randn(0, 160)):
                 torch.testing.assert_close(fast(x), plain(x), atol=1e-4, rtol=1e-4)
@@ -179,5 +179,5 @@ def test_fast_kernels_compute_the_same():
         with FastKernels():
             outputs = compute()
     for a, b in zip(outputs, expected, strict=True):
-        assert not torch.equal(a, b)  # another kernel
+        assert not torch.equal(a, b)  # a different kernel
         torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-5)

@@ -108,7 +108,7 @@ def test_dropout_is_off_even_in_training_mode(tokenizers, family):
 
 
 def test_prompts_without_special_tokens_are_those_of_lamorel_since_2023(make_lm):
-    """In Lamorel the encoder reads no ``</s>``; the candidate's tokens and the decoder are the same."""
+    """In Lamorel, the encoder reads no ``</s>``; the candidate's tokens and the decoder are the same."""
     trained, lamorel = make_lm("t5"), make_lm("t5", add_special_tokens=False)
     prompt, actions = "You see a red ball 2 steps left", ["turn left", "go forward"]
     ids = lamorel.tokenizer(prompt, add_special_tokens=False)["input_ids"]
@@ -149,4 +149,4 @@ def test_prompts_that_are_too_long_keep_their_last_tokens_if_asked(lms, make_lm)
     torch.testing.assert_close(score, plain_ids_log_probs(lm, ids, candidate).sum(), atol=1e-4, rtol=0)
     with pytest.raises(GroundlingError, match="prompt 0 has"):
         lms("bart").encode([long])
-    lms("t5").score([long], ACTIONS)  # relative positions have no end
+    lms("t5").score([long], ACTIONS)  # relative positions are not limited

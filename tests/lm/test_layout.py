@@ -1,4 +1,4 @@
-"""Rows that predict candidates' tokens, and batches of texts of similar length."""
+"""Rows that predict candidates' tokens, and batches of texts with similar lengths."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +9,7 @@ token_lists = st.lists(st.lists(st.integers(0, 3), max_size=5), min_size=1, max_
 
 
 def read_by(layout, row):
-    """The tokens of the rows that a row sees, itself included, by depth."""
+    """Return the tokens of the rows that a row attends to, including itself, by depth."""
     rows = layout.visible[row].nonzero()[:, 0].tolist()
     return [layout.tokens[other] for other in sorted(rows, key=lambda r: layout.depths[r])]
 

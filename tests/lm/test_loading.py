@@ -1,4 +1,4 @@
-"""Models loaded from folders and saved again, and one-line messages for every way to fail."""
+"""Loading models from folders, saving them again, and one-line messages for all failures."""
 
 import importlib.util
 import json
@@ -48,12 +48,12 @@ def test_saved_and_loaded_is_the_same_model(lms, family, tmp_path):
 @pytest.mark.parametrize("init", ["pretrained", "random"])
 @pytest.mark.parametrize("lora", [None, LORA])
 def test_weights_are_aligned_as_pytorch_aligns_them(lms, tmp_path, init, lora):
-    """MKL's products round by addresses, and a resumed run must compute the same."""
+    """The rounding of MKL's products depends on addresses, and a resumed run must compute the same."""
     lms("gpt2").save_pretrained(tmp_path / "model")
     lm = LanguageModel.from_pretrained(tmp_path / "model", init=init, lora=lora)
     lm.save_pretrained(tmp_path / "saved")
     for one in (lm, LanguageModel.from_pretrained(tmp_path / "saved")):
-        # Frozen weights that are loaded again from their own file may lie anywhere.
+        # Frozen weights that are loaded again from their own file may have any alignment.
         weights = [p for p in one.model.parameters() if p.requires_grad or init == "random"]
         assert {p.data_ptr() % 64 for p in weights} == {0}
 
@@ -178,7 +178,7 @@ def test_a_missing_gpu(folder):
 
 
 def test_a_sentencepiece_file_is_named_as_what_it_is(tmp_path, monkeypatch):
-    """GLAM's DRRN reads such a file (spm_path): a tokenizer to convert, not a missing model."""
+    """GLAM's DRRN reads such a file (spm_path), which is a tokenizer to convert, not a missing model."""
     file = tmp_path / "unigram_8k.model"
     file.write_bytes(b"\n\x0e\n\x05<unk>\x15\x00\x00\x00\x00\x18\x02")
     convert = "a SentencePiece model file.*its model's folder.*spiece.model.*pip install sentencepiece.*T5Tokenizer"

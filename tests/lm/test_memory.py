@@ -1,4 +1,4 @@
-"""Exhausted memory is reported as such, and not as a fault of the model or of its files."""
+"""Exhausted memory is reported as such, not as an error in the model or its files."""
 
 import errno
 from collections.abc import Callable

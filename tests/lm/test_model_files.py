@@ -1,4 +1,4 @@
-"""A model folder names regular files inside of itself, or is refused before any of them is opened."""
+"""A model folder that refers to anything but regular files inside it is refused before any file is opened."""
 
 import json
 import os
@@ -22,7 +22,7 @@ from groundling.metrics.metric import check_model
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """A sharded model folder."""
+    """Create a sharded model folder."""
     folder = tmp_path / "model"
     shutil.copytree(STARTERS["starter-causal"], folder)
     weights = load_file(folder / "model.safetensors")
@@ -47,7 +47,7 @@ def _index(to: str) -> Callable[[Path], None]:
 
 
 def _strange_index(more: str) -> Callable[[Path], None]:
-    """An index that `groundling.io.documents` refuses and Transformers reads."""
+    """Write an index that `groundling.io.documents` rejects and Transformers reads."""
 
     def change(folder: Path) -> None:
         text = f'{{"metadata": {{}}, "weight_map": {{"a": "/dev/zero"}}, {more}}}'
@@ -78,7 +78,7 @@ def _pipe(folder: Path) -> None:
 
 
 def _socket(folder: Path) -> None:
-    os.chdir(folder)  # the names of sockets are short
+    os.chdir(folder)  # socket names must be short
     with socket.socket(socket.AF_UNIX) as bound:
         bound.bind("vocab.txt")
 
@@ -116,7 +116,7 @@ REFUSED = {
 def test_a_model_of_files_elsewhere_is_refused(
     name: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)  # and back, from where a case has gone
+    monkeypatch.chdir(tmp_path)  # restores the folder, which a case has changed
     (tmp_path / "there").mkdir()
     for place in (tmp_path, tmp_path / "there"):
         shutil.copy(model / "model-1.safetensors", place / "outside.safetensors")
@@ -155,7 +155,7 @@ def test_shards_and_the_hub_caches_links_still_load(model: Path, tmp_path: Path)
         (snapshot / path.name).symlink_to(f"../../blobs/blob-{path.name}")
     stale = json.loads((model / "tokenizer_config.json").read_text()) | {
         "tokenizer_file": "/gone/tokenizer.json",
-        "special_tokens_map_file": "/etc/passwd",  # which Transformers wrote and does not read
+        "special_tokens_map_file": "/etc/passwd",  # Transformers wrote it but does not read it
     }
     (model / "tokenizer_config.json").write_text(json.dumps(stale))
     (tmp_path / "link").symlink_to(model)
@@ -167,6 +167,6 @@ def test_shards_and_the_hub_caches_links_still_load(model: Path, tmp_path: Path)
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "chat_template.jinja", "merges.txt"])
 def test_a_file_that_would_fill_the_memory_is_refused(name: str, model: Path) -> None:
     (model / name).touch()
-    os.truncate(model / name, 2**40)  # bytes, none of them on the disk
+    os.truncate(model / name, 2**40)  # these bytes are not on the disk
     with pytest.raises(GroundlingError, match=rf"{name} has 1,099,511,627,776 bytes"):
         LanguageModel.from_pretrained(model)

@@ -1,4 +1,4 @@
-"""Prompts that begin with each other, in one call or from call to call, against each prompt read alone."""
+"""Prompts that are prefixes of others, in one call or in successive calls, compared with each prompt alone."""
 
 import random
 
@@ -26,7 +26,7 @@ def questions_of(prompts, candidates=CANDIDATES):
 
 
 def episode():
-    """The questions of an episode of six steps, whose actions change."""
+    """Return the questions of an episode of six steps with changing actions."""
     trunk = _ids(1, 90)
     lists = [CANDIDATES, CANDIDATES[:2], [[14]], CANDIDATES[::-1], [[]], CANDIDATES]
     return [
@@ -52,7 +52,7 @@ def assert_same(lm, answers, expected, **tolerance):
 
 @pytest.fixture
 def count_tokens(monkeypatch):
-    """`count_tokens(lm)`: a list to which each pass of the model's body adds its tokens."""
+    """Return `count_tokens(lm)`, which returns a list to which each pass of the body appends its number of tokens."""
 
     def count(lm):
         lengths, read = [], lm.backbone.read
@@ -115,7 +115,7 @@ def test_kept_prompts_are_those_read_alone(tokenizers, family):
         questions = [ScoringQuestion(list(texts[i]), CANDIDATES[: rng.randint(1, 5)]) for i in asked]
         with torch.no_grad():
             assert_same(lm, lm._scorer.tree.read(questions, memory), alone(lm, questions))
-        for i in asked[:-1]:  # the last one is asked again
+        for i in asked[:-1]:  # the last one is read again
             texts[i] = _ids(100 + call, 9) if rng.random() < 0.2 else texts[i] + _ids(50 + call, rng.randint(1, 20))
 
 
@@ -138,7 +138,7 @@ def test_kept_prompts_under_autocast(tokenizers, family):
 @pytest.mark.parametrize("family", some_of(FAMILIES, ["qwen2", "gpt2"]))
 @torch.no_grad()
 def test_a_prompt_that_continues_by_one_token(tokenizers, family):
-    """For a single query Transformers lays out the heads that share a key differently."""
+    """For a single query, Transformers arranges the heads that share a key differently."""
     lm, text, memory = model(family, tokenizers), _ids(1, 31), KeyValueMemory()
     for length in (1, 30, 31):
         questions = questions_of([text[:length]], [[]])
@@ -177,7 +177,7 @@ def test_memory_is_that_of_the_last_prompts(tokenizers):
     for seed in range(5):
         lm._scorer.tree.read(questions_of([_ids(seed, 40)]), memory)
     size = config.hidden_size // config.num_attention_heads * config.num_key_value_heads
-    # While a prompt is read, the one before it is kept.
+    # While a prompt is read, the previous prompt is still cached.
     most = 2 * 40 + ROWS
     assert memory.num_bytes <= 2 * 4 * config.num_hidden_layers * size * most * 3 // 2
     assert len(memory.children) == 40
@@ -197,7 +197,7 @@ def test_a_long_prompt_pads_no_short_ones(tokenizers):
 @pytest.mark.parametrize("calls", [15, *thorough(120)])
 @torch.no_grad()
 def test_prompts_that_catch_up_with_each_other(tokenizers, calls):
-    """Of several envs that play alike, one is ahead of the others."""
+    """Of several envs that play the same episode, one is ahead of the others."""
     lm, memory, rng = model("llama", tokenizers), KeyValueMemory(), random.Random(0)
     texts = [_ids(seed, 60) for seed in range(2)]
     for _ in range(calls):

@@ -80,8 +80,8 @@ def test_unpadded_prompts_create_no_quadratic_tensors(kind: str) -> None:
         states = encoder(kind, in_blocks=True)(input_ids=tokens).last_hidden_state
         largest = numbers[0]
         torch.testing.assert_close(states, plain(input_ids=tokens).last_hidden_state, atol=1e-5, rtol=1e-5)
-    assert largest <= 2 * LENGTH * 64  # of the widest layer
-    assert numbers[0] >= 2 * 4 * LENGTH**2  # of Transformers: texts, heads, queries, keys
+    assert largest <= 2 * LENGTH * 64  # the widest layer
+    assert numbers[0] >= 2 * 4 * LENGTH**2  # in Transformers: texts, heads, queries, keys
 
 
 def test_a_padded_batch_is_encoded_without_a_quadratic_mask(starter: LanguageModel) -> None:
@@ -90,13 +90,13 @@ def test_a_padded_batch_is_encoded_without_a_quadratic_mask(starter: LanguageMod
         states = starter.backbone.encode(tokens, mask)
         alone = starter.backbone.encode(tokens[1:, : LENGTH // 2], mask[1:, : LENGTH // 2])
     torch.testing.assert_close(states[1:, : LENGTH // 2], alone, atol=1e-4, rtol=1e-4)
-    assert numbers[0] <= 2 * LENGTH * 512  # of the widest layer; attention scores would take 2 x 8 x length^2
+    assert numbers[0] <= 2 * LENGTH * 512  # the widest layer; attention scores would need 2 x 8 x length^2
 
 
 def test_padding_costs_no_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     tokens, _ = padded(4, LENGTH)
     mask = torch.zeros_like(tokens)
-    mask[0, :40] = mask[1, -500:] = mask[2, 100:700] = 1  # the last row is all padding
+    mask[0, :40] = mask[1, -500:] = mask[2, 100:700] = 1  # the last row contains only padding
     lengths = []
     fused = kernels.F.scaled_dot_product_attention
 
@@ -112,7 +112,7 @@ def test_padding_costs_no_attention(monkeypatch: pytest.MonkeyPatch) -> None:
         )
     torch.testing.assert_close(read * mask[..., None], plain * mask[..., None], atol=1e-5, rtol=1e-5)
     assert read.isfinite().all()
-    assert lengths == [40, 500, 600] * 2  # in each of two layers
+    assert lengths == [40, 500, 600] * 2  # once for each of two layers
 
 
 def test_generation_from_long_prompts_equals_that_of_fused_attention(starter: LanguageModel) -> None:
@@ -140,7 +140,7 @@ def test_short_prompts_and_half_precision_use_t5s_own_attention(starter: Languag
         tokens, mask = padded(2, LONG - 1)
         short, expected = (one.encode(tokens, mask)[0] for one in (starter.backbone, plain))
         torch.testing.assert_close(short, expected, atol=1e-4, rtol=1e-4)
-        tokens, mask = padded(2, LONG + 5)  # short: bfloat16 is slow on some CPUs
+        tokens, mask = padded(2, LONG + 5)  # short, because bfloat16 is slow on some CPUs
         with torch.autocast("cpu", dtype=torch.bfloat16):
             half = starter.backbone.encode(tokens, mask)
         assert (half[0] - plain.encode(tokens, mask)[0]).abs().max() < 0.5

@@ -1,4 +1,4 @@
-"""`score` and its gradients against the plain computation, on every family, and independence of the batch."""
+"""`score` and its gradients, compared with the plain computation for every family; independence of the batch."""
 
 import copy
 import warnings
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*cannot read several candidates
 
 FAMILIES = list(CONFIGS)
 PACKABLE = [family for family in FAMILIES if family not in UNPACKABLE]
-# One encoder-decoder, one causal with learned positions, one with rotary ones and grouped heads, one not packed.
+# One encoder-decoder, one causal with learned positions, one with rotary positions and grouped heads, one unpacked.
 SOME = ["t5", "gpt2", "llama", "bloom"]
 
 PROMPTS = ["You see a wall 2 steps forward", "", CORPUS[0], "Où est la clé ? 鍵 🗝️", "!"]
@@ -75,7 +75,7 @@ def test_a_window_shorter_than_the_prompt(lms):
 
 
 def counted_tokens(lm, monkeypatch):
-    """Return a list to which each pass of the model's body adds its tokens."""
+    """Return a list to which each pass of the model's body appends its number of tokens."""
     body, read = lm._scorer.backbone.body, []
     forward = body.forward
 
@@ -91,7 +91,7 @@ def counted_tokens(lm, monkeypatch):
 def test_a_common_prefix_is_read_once(lms, family, monkeypatch):
     lm = lms(family)
     prompts = [f"{CORPUS[0]}{CORPUS[1]} {end}" for end in ("You see a red key", "left", "", CORPUS[2])]
-    lm.score(prompts, ACTIONS)  # exactness checks
+    lm.score(prompts, ACTIONS)  # runs the exactness checks
     with monkeypatch.context() as patched, torch.no_grad():
         read = counted_tokens(lm, patched)
         scores = lm.score(prompts, ACTIONS)
@@ -105,7 +105,7 @@ def test_a_common_prefix_is_read_once(lms, family, monkeypatch):
 @property_test
 @given(data=st.data())
 def test_scores_do_not_depend_on_the_batch(lms, family, data):
-    """Other prompts (so padding and bucketing), other candidates, their order and number change nothing."""
+    """Other prompts (and padding and bucketing) and other candidates, their order and number have no effect."""
     lm = lms(family)
     prompts = data.draw(st.lists(texts, min_size=1, max_size=4))
     candidates = [data.draw(st.lists(candidate_texts, min_size=1, max_size=6)) for _ in prompts]
@@ -144,7 +144,7 @@ def test_token_zero_and_the_pad_token_count(lms):
 
 
 def loss_of(scores: list[torch.Tensor]) -> torch.Tensor:
-    """A loss with a different gradient for every score."""
+    """Return a loss with a different gradient for every score."""
     return sum((row.log_softmax(0) * torch.linspace(0.3, 1.7, len(row))).sum() for row in scores) + sum(
         row.mean() for row in scores
     )
@@ -158,7 +158,7 @@ def gradients(lm: LanguageModel, loss: torch.Tensor) -> dict[str, torch.Tensor]:
 
 def assert_gradients_equal(actual: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
     assert set(actual) == set(expected)
-    # A gradient that is zero except for rounding (a key's bias, say) is measured against all gradients.
+    # A gradient that is zero except for rounding (such as a key's bias) is compared with all gradients.
     floor = 1e-3 * torch.stack([gradient.norm() for gradient in expected.values()]).max()
     for name, gradient in expected.items():
         error = (actual[name] - gradient).norm() / torch.maximum(gradient.norm(), floor)
@@ -197,7 +197,7 @@ def test_gradient_checkpointing_changes_nothing(make_lm, family):
 @pytest.mark.parametrize(
     ("family", "noise"),
     [
-        ("phimoe", {"router_jitter_noise": 10.0}),  # draws among all experts
+        ("phimoe", {"router_jitter_noise": 10.0}),  # samples among all experts
         *thorough(("mixtral", {"router_jitter_noise": 0.5}), ("switch_transformers", {"router_jitter_noise": 0.5})),
     ],
 )
@@ -224,7 +224,7 @@ def assert_same_scores_and_gradients(one, other):
 @pytest.mark.parametrize("family", SOME)
 def test_equal_questions_are_computed_once(make_lm, family, monkeypatch):
     lm = make_lm(family)
-    lm.score(PROMPTS, ACTIONS)  # exactness checks
+    lm.score(PROMPTS, ACTIONS)  # runs the exactness checks
     prompts, actions = ["go", "left", "go", "go"], [ACTIONS, ACTIONS, ACTIONS, ACTIONS[:2]]
     expected = [lm.score([p], [a])[0] for p, a in zip(prompts, actions, strict=True)]
     expected_gradients = gradients(lm, loss_of(expected))

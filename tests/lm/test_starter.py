@@ -1,4 +1,4 @@
-"""The bundled models: what any policy may rely on from them."""
+"""The properties of the bundled models on which policies rely."""
 
 import socket
 from pathlib import Path
@@ -87,10 +87,10 @@ def test_special_tokens(starter):
 @THOROUGH
 @pytest.mark.parametrize(("condition", "least"), [("pairs", 0.95), *thorough(("nouns", 0.8), ("things", 0.8))])
 def test_generalises_to_unseen_questions(starter, condition, least):
-    """Exact answers on held-out pairs of colour and noun, on held-out nouns, and on more things than any text has."""
+    """Check exact answers for held-out pairs of colour and noun, held-out nouns, and more objects than in any text."""
     folder, model, _ = starter
     loaded = model, AutoTokenizer.from_pretrained(folder, padding_side="left")
-    # A noun alone is left out (see the model card): their texts have none.
+    # Nouns alone are excluded (see the model card), because the training texts do not contain them.
     kinds = [kind for kind in QUESTIONS if kind != "noun alone"]
     shares = {kind: exact(loaded, ENGLISH, condition, kind, number=40) for kind in kinds}
     assert sum(shares.values()) / len(shares) >= least, shares

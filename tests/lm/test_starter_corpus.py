@@ -1,4 +1,4 @@
-"""The corpus of the starter models: language only, without held-out contents."""
+"""The corpus of the starter models contains only language, without held-out contents."""
 
 import re
 

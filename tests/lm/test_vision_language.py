@@ -1,4 +1,4 @@
-"""Vision-language models read texts as their own forward does."""
+"""Vision-language models read texts in the same way as their own forward."""
 
 import shutil
 from pathlib import Path

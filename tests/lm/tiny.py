@@ -14,10 +14,10 @@ from transformers.models.auto.modeling_auto import (
 from tests.lm.families import VOCABULARY
 
 WINDOW, ORIGINAL = 24, 40
-"""Tokens of a window or chunk, and of the original context of longrope and others."""
+"""The number of tokens in a window or chunk, and in the original context of longrope and others."""
 FAMILIES = tuple(dict.fromkeys([*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES]))
 STANDARD_DEVIATION = 0.15
-"""Of all matrices: about that of trained models, so that every part of a model matters."""
+"""The standard deviation of all matrices is close to that of trained models, so that every part has an effect."""
 _MOST_WEIGHTS = 3_000_000
 
 _SIZES: dict[str, Any] = (
@@ -41,7 +41,7 @@ _SIZES: dict[str, Any] = (
 _TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1}
 _BOTH = ["sliding_attention", "full_attention"] * 2
 _HYBRID = ["linear_attention", "full_attention"] * 2
-# settings with which small models have the family's kinds of layers
+# Settings with which small models have the family's kinds of layers
 _OWN: dict[str, dict[str, Any]] = {
     "mamba2": {"head_dim": 16, "expand": 2, "chunk_size": 16},
     "gemma3_text": {"layer_types": _BOTH},
@@ -57,17 +57,17 @@ _STARTS_WITH_PADDING = ("t5", "mt5", "umt5", "longt5", "switch_transformers")
 
 
 def tiny_config(family: str, **changes: Any) -> Any:
-    """Return the family's config, made small.
+    """Return a small version of the family's config.
 
     Raises:
-        ValueError: It consists of several configs.
+        ValueError: If it consists of several configs.
     """
     kind = CONFIG_MAPPING[family]
     usual = kind()
     if usual.get_text_config() is not usual:
         raise ValueError(f"{family} is made of several models")
     sizes = {name: size for name, size in _SIZES.items() if getattr(usual, name, None) is not None}
-    if family == "prophetnet":  # an alias of two sizes
+    if family == "prophetnet":  # an alias for two sizes
         sizes.pop("num_hidden_layers")
     starts = {}
     if usual.is_encoder_decoder:
@@ -116,7 +116,7 @@ def tiny_model(config: Any, seed: int = 0) -> Any:
     """Return a model with weights of realistic size.
 
     Raises:
-        ValueError: It is still large.
+        ValueError: If it is still large.
     """
     auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     with torch.device("meta"):

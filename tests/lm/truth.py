@@ -1,4 +1,4 @@
-"""Scores and generated texts of a family, compared with its plain forward of one text at a time, as rows of a table."""
+"""Scores and generated texts of a family, compared with its plain forward on one text at a time, as table rows."""
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -19,32 +19,32 @@ from tests.lm.tiny import ORIGINAL, WINDOW, tiny_config, tiny_model, with_rope, 
 EXACT = 1e-4
 ROPES = ("yarn", "llama3", "dynamic", "linear")
 ALL_ROPES = ("llama", "mistral", "qwen2", "qwen3", "gemma2", "gpt_neox", "stablelm", "granite")
-"""Families that are tried with all kinds of RoPE; the code of other families for it is the same."""
+"""Families that are tested with all kinds of RoPE; other families use the same code for it."""
 
 
 class Row(NamedTuple):
-    """One family in one variant. Errors are largest differences of log-probabilities, or a refusal's line."""
+    """A family in one variant. Errors are the largest differences of log-probabilities, or an error's line."""
 
     family: str
     model: str
     variant: str
     """"plain", "window 24", or a kind of RoPE with the length of the original context."""
     score: str
-    """Packed, prompts of several lengths: candidates against each alone."""
+    """Packed candidates for prompts of different lengths, compared with each candidate alone."""
     shared: str
-    """The same of prompts that begin alike."""
+    """The same for prompts with a common prefix."""
     padded: str
-    """`generate` on a batch of prompts of several lengths."""
+    """`generate` on a batch of prompts of different lengths."""
     sampled: str
-    """The same by the decoder that rollouts are written with."""
+    """The same with the decoder that generates rollouts."""
     read: float
-    """Tokens that went through the body, of one long prompt and its candidates, as a share of the prompt's."""
+    """The body's tokens for a long prompt and its candidates, divided by the prompt's number of tokens."""
     warnings: str
     """Warnings, joined by " | "."""
 
 
 def variants(family: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Of each variant its name and the changes of the config."""
+    """Yield the name and the config changes of each variant."""
     yield "plain", {}
     if spans := with_window(family):
         yield f"window {WINDOW}", spans
@@ -54,14 +54,14 @@ def variants(family: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def lm_of(family: str, changes: dict[str, Any], tokenizers: Any) -> LanguageModel:
-    """A tiny model of that variant."""
+    """Return a tiny model of that variant."""
     config = tiny_config(family, **changes)
     return LanguageModel(tiny_model(config), tokenizers[bool(config.is_encoder_decoder)])
 
 
 def row_of(family: str, variant: str, lm: LanguageModel) -> Row:
-    """Everything that the table tells of a variant."""
-    # On both sides of windows and of original contexts, and so near that candidates cross it.
+    """Return all figures of a variant in the table."""
+    # On both sides of windows and original contexts, and close enough for candidates to cross the limits.
     lengths, alike = [7, 12, 3, 64, 50, 38, 44], [35, 39, 33, 38, 64]
     announcements: list[str] = []
     score = _outcome(lambda: score_error(lm, [_ids(index, n) for index, n in enumerate(lengths)]), announcements)
@@ -126,13 +126,13 @@ def score_error(lm: LanguageModel, prompts: Sequence[list[int]]) -> float:
 
 @torch.no_grad()
 def read_share(lm: LanguageModel, prompt: list[int]) -> float:
-    """Tokens embedded for a prompt and its candidates, over the prompt's; trials are over."""
+    """Return the tokens embedded for a prompt and its candidates, divided by the prompt's, after all checks."""
     counted: list[int] = []
 
     def count(_: Any, given: Any, embedded: Tensor) -> None:
         counted.append(embedded.shape[:-1].numel())
 
-    # Of an encoder-decoder some families share one embedding, and some have two: the encoder's counts.
+    # Some encoder-decoder families share one embedding, and others have two; the encoder's embedding counts.
     part: Any = lm.model.get_encoder() if lm.is_encoder_decoder else lm.model
     hook = part.get_input_embeddings().register_forward_hook(count)
     try:
@@ -143,7 +143,7 @@ def read_share(lm: LanguageModel, prompt: list[int]) -> float:
 
 
 def _text_error(lm: LanguageModel, prompt: list[int], ids: list[int], log_probs: Tensor) -> float:
-    """Each token against a forward pass of all that came before it."""
+    """Compare each token with a forward pass over all previous tokens."""
     errors = [0.0]
     for step, token in enumerate(ids):
         before = ids[:step]

@@ -22,7 +22,7 @@ WORDS = [*SPECIAL, "good", "bad", "the", "cat", "dog", "sat", "ran", "on", "mat"
 
 
 def golden(kind: str) -> list[dict[str, Any]]:
-    """The cases of one kind; floats as the original computed them, including NaN."""
+    """Return the cases of one kind; floats are as computed by the original, including NaN."""
     return [case for case in map(json.loads, GOLDEN.read_text().splitlines()) if case["kind"] == kind]
 
 
@@ -36,7 +36,7 @@ def with_wordnet() -> None:
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
-    """A tokenizer with one id for each of `WORDS`."""
+    """Return a tokenizer with one id for each of `WORDS`."""
     made = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="[UNK]"))
     made.pre_tokenizer = pre_tokenizers.Whitespace()
     made.post_processor = processors.TemplateProcessing(
@@ -73,7 +73,7 @@ def _saved(model: Any, folder: Path) -> str:
 
 @pytest.fixture
 def classifier(tmp_path: Path) -> Callable[..., str]:
-    """`classifier(bias=None, labels=…)`: a folder; the logits are the bias, or random without one."""
+    """Return `classifier(bias=None, labels=…)`, which saves a model; its logits are the bias, or random."""
 
     def make(bias: list[float] | None = None, labels: list[str] | None = None, size: int = 2, **config: Any) -> str:
         count = len(bias or labels or [0.0] * size)

@@ -1,4 +1,4 @@
-"""Figures recorded from RL4LMs, and those that it intended."""
+"""Values recorded from RL4LMs, and the values that it intended."""
 
 import math
 from typing import Any
@@ -15,13 +15,13 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
     "sacre_bleu_intl": ("sacre_bleu", {"tokenize": "intl"}),
     "diversity_w10": ("diversity", {"window_size": 10}),
 }
-"""Golden names that are an id with arguments."""
+"""Golden names that stand for an id with arguments."""
 SINGLES = golden("single")
 BY_ID = {case["id"]: case for case in SINGLES}
 FAULTY = ("meteor", "rouge", "rouge_multi", "bleu", "cider")
-"""Metrics whose default figures differ from the original's."""
+"""Metrics whose default values differ from the original's."""
 ASCII = [case for case in SINGLES if case["id"] not in (19, 54)]
-"""Cases without Chinese (19) and accents written in two ways (54), which the original compares wrongly."""
+"""Cases without Chinese (19) and accents written in two ways (54), which the original compares incorrectly."""
 
 
 def measured(name: str, case: dict[str, Any], compat: str | None) -> dict[str, MetricResult]:

@@ -1,4 +1,4 @@
-"""Metrics on examples worked out by hand or by another library."""
+"""Metrics on examples that were computed by hand or with another library."""
 
 import importlib.util
 import math
@@ -41,7 +41,7 @@ def test_bleu_of_one_reference_is_sacrebleus_without_tokeniser_or_smoothing(pair
 
 
 def test_bleu_takes_the_shortest_reference_and_the_most_matches_of_any() -> None:
-    # Five words, of which "a b c d" in one reference and "b c d e" in the other: all n-grams but the 5-gram match.
+    # Five words; one reference contains "a b c d" and the other "b c d e", so all n-grams but the 5-gram match.
     assert corpus("bleu", ["a b c d e"], [["a b c d", "b c d e f g h"]]) == 1.0
     assert corpus("bleu", [""], [["a"]]) == corpus("bleu", ["a"], [[""]]) == 0.0
 
@@ -50,7 +50,7 @@ def test_bleu_takes_the_shortest_reference_and_the_most_matches_of_any() -> None
 def test_samples_may_have_different_numbers_of_references(id: str) -> None:
     generations = ["the cat sat on the mat", "a dog ran over the hill today"]
     ragged = [["the cat sat on a mat", "the cat sat on the mat"], ["a dog ran over the hill"]]
-    full = [ragged[0], ragged[1] * 2]  # a repeated reference changes only TER's mean length
+    full = [ragged[0], ragged[1] * 2]  # a repeated reference changes only the mean length in TER
     assert corpus(id, generations, ragged) == pytest.approx(corpus(id, generations, full), abs=1e-9)
 
 
@@ -66,25 +66,25 @@ def test_rouge_of_a_corpus_is_the_mean_and_compat_keeps_numpys_state() -> None:
 
 def test_rouge_l_max_takes_the_best_reference_and_stems() -> None:
     assert corpus("rouge_l_max", ["the dogs barked"], [["x", "the dog barks"]]) == 1.0
-    # Two of four words in common, in order: precision and recall 1/2, to the power of 1 / 1.2.
+    # Two of four words in common, in the same order: precision and recall 1/2, to the power of 1 / 1.2.
     assert corpus("rouge_l_max", ["a b c d"], [["a x b y"]]) == pytest.approx(0.5 ** (1 / 1.2))
     assert corpus("rouge_l_max", ["a b c d"], [["a x b y"]], weight_factor=1.0) == pytest.approx(0.5)
     assert corpus("rouge_l_max", ["a b c d"], [["a b y z"]], length_limit=2) == 1.0
 
 
 def test_cider_by_hand() -> None:
-    # Three documents; "a" in two of them, all else in one: idf(a) = log 3/2, others log 3.
+    # Three documents; "a" is in two of them, all other words in one: idf(a) = log 3/2, others log 3.
     generations, references = ["a b", "c d e f", "g"], [["a b"], ["c d e f"], ["a"]]
     assert corpus("cider", generations, references) == pytest.approx((5 + 10 + 0) / 3)
     scores = metrics.create("cider").compute(["p"] * 3, generations, references)["lexical/cider"].sentences
     assert scores == pytest.approx([5, 10, 0])  # "a b" matches in two of four orders
-    # Of "a x": cosine of unigrams idf(a)² / (√(idf(a)² + idf(x)²) √(idf(a)² + idf(b)²)), x unseen: idf log 3.
+    # For "a x": cosine of unigrams idf(a)² / (√(idf(a)² + idf(x)²) √(idf(a)² + idf(b)²)), x unseen: idf log 3.
     low, high = math.log(3 / 2) ** 2, math.log(3) ** 2
     scores = metrics.create("cider").compute(["p"] * 3, ["a x", "c", "g"], references)["lexical/cider"].sentences
     assert scores is not None and scores[0] == pytest.approx(10 * low / (low + high) / 4)
-    # "c" of "c d e f": unigram cosine 1/2, three words shorter.
+    # "c" for "c d e f": unigram cosine 1/2, three words shorter.
     assert scores[1] == pytest.approx(10 * 0.5 / 4 * math.exp(-9 / 72))
-    # "a a a" of "a": clipped cosine 1/3, two words longer.
+    # "a a a" for "a": clipped cosine 1/3, two words longer.
     scores = metrics.create("cider").compute(["p", "q"], ["a a a", "b"], [["a"], ["b"]])["lexical/cider"].sentences
     assert scores == pytest.approx([10 / 4 / 3 * math.exp(-4 / 72), 10 / 4])
 
@@ -104,7 +104,7 @@ def test_cider_of_one_prompt_needs_a_corpus() -> None:
         with pytest.raises(RunError, match=r"prompts other than 'p': set corpus="):
             metrics.create("cider").compute(*samples)
         assert metrics.create("cider", compat="rl4lms").compute(*samples)["lexical/cider"].corpus == 0
-    # Of three documents each word is in one: idf log 3; "a b" has two of four orders.
+    # Each word is in one of three documents, so its idf is log 3; "a b" has two of four orders.
     corpus = [["a b"], ["c"], ["d"]]
     assert metrics.create("cider", corpus=corpus).compute(*group)["lexical/cider"].sentences == [5, 0]
     assert rewards.create("cider", corpus=corpus)(*group).tolist() == [5, 0]
@@ -115,7 +115,7 @@ def test_cider_of_one_prompt_needs_a_corpus() -> None:
 def test_cider_takes_document_frequencies_from_the_whole_split() -> None:
     split = [Sample(str(i), f"p{i}", (text,)) for i, text in enumerate(["a b", "a c", "d e", "a b"])]
     batch = (["p0", "p1"], ["a x", "a c"], [["a b"], ["a c"]])
-    # Four documents: "a" in three, "b" in two; "x" in none, which weighs as much as one.
+    # Four documents: "a" is in three, "b" in two, and "x" in none, which has the same weight as in one.
     a, b, x = math.log(4 / 3), math.log(2), math.log(4)
     wanted = 10 * a * a / math.hypot(a, x) / math.hypot(a, b) / 4
     metric = metrics.create("cider")
@@ -154,7 +154,7 @@ def test_parent_reads_tottos_own_tables() -> None:
     assert results == metric.compute(*args, [{"raw_table": pairs}])
     everything = metric.compute(*args, [{"raw_table": table | {"highlighted_cells": []}}])
     precision = "table_to_text/parent_overall_precision"
-    assert everything[precision].corpus > results[precision].corpus  # now the table entails 1901
+    assert everything[precision].corpus > results[precision].corpus  # the table now entails 1901
     for meta in (None, [{}], [{"raw_table": "x"}], [{"raw_table": []}]):
         with pytest.raises(RunError, match="raw_table"):
             metric.compute(*args, meta)
@@ -167,7 +167,7 @@ def test_diversity_counts() -> None:
     assert figure["vocab_size-1"] == 4 and figure["unique-1"] == 3 and figure["distinct-1"] == 4 / 5
     assert figure["entropy-1"] == pytest.approx(0.4 * math.log2(2.5) + 0.6 * math.log2(5))
     assert figure["vocab_size-2"] == 3 and figure["entropy-2"] == pytest.approx(math.log2(3))
-    assert figure["msttr-2"] == 0.75  # "a a", "b !", and "c" left over
+    assert figure["msttr-2"] == 0.75  # "a a", "b !", and the remaining "c"
     assert figure["msttr-2_nopunct"] == 0.75
     assert figure["median_pred_length"] == 2.5 and figure["std_pred_length"] == 1.5
 

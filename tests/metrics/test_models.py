@@ -1,4 +1,4 @@
-"""Metrics that use a model, with tiny models."""
+"""Metrics that use a model, tested with tiny models."""
 
 import json
 import math
@@ -39,13 +39,13 @@ def test_learned_reward_is_the_labels_probability(classifier: Callable[..., str]
             text = prompt + generation if with_prompt else generation
             logits = model(torch.tensor([ids(text)])).logits[0]
             assert score == pytest.approx(logits.softmax(-1)[2].item(), abs=1e-5)
-    reward = rewards.create("learned_reward", batch_size=2, **args)  # padded together
+    reward = rewards.create("learned_reward", batch_size=2, **args)  # padded to the same length
     assert reward(PROMPTS, GENERATIONS, [[], []]).tolist() == pytest.approx(result.sentences, abs=1e-5)
 
 
 def test_long_texts_are_truncated_at_the_beginning(classifier: Callable[..., str]) -> None:
     metric = metrics.create("learned_reward", model_name=classifier(), label_ix=0, device="cpu")
-    # The last 30 words are equal, and 2 tokens are special.
+    # The last 30 words are equal, and there are 2 special tokens.
     texts = ["cat " * 40 + "dog ran", "dog " * 40 + "cat " * 28 + "dog ran"]
     scores = metric.compute(["", ""], texts, [[], []])["semantic/learned_automodel_metric"].sentences
     assert scores[0] == pytest.approx(scores[1], abs=1e-6)
@@ -74,7 +74,7 @@ def test_texts_are_truncated_to_the_models_positions(kind: str, tmp_path: Path) 
 
 
 def _learned(folder: str, **args: object) -> float:
-    """The learned_reward of a text."""
+    """Return the learned_reward of a text."""
     metric = metrics.create("learned_reward", model_name=folder, device="cpu", **args)
     return metric.compute(["p"], ["g"], [[]])["semantic/learned_automodel_metric"].corpus
 
@@ -85,7 +85,7 @@ def test_a_reward_model_with_one_output_gives_its_logit(classifier: Callable[...
         assert _learned(folder, **args) == pytest.approx(-2.5)
     assert _learned(folder, output="sigmoid") == pytest.approx(1 / (1 + math.exp(2.5)))
     with pytest.warns(UserWarning, match="learned_reward is 1 for every text"):
-        assert _learned(folder, label_ix=0, compat="rl4lms") == 1  # as the original: a softmax of one number
+        assert _learned(folder, label_ix=0, compat="rl4lms") == 1  # as in the original
     with pytest.raises(ConfigError, match=r"whose softmax is always 1: set output=logit or output=sigmoid"):
         metrics.create("learned_reward", model_name=folder, output="softmax").check()
 
@@ -113,7 +113,7 @@ def test_labels_may_differ_by_case_or_be_numbers(classifier: Callable[..., str])
         return _learned(classifier([1.0, 2.0], labels=labels), output="logit", **args)
 
     assert odd("pos", "POS", label="pos") == 1
-    assert odd("1", "0", label=0) == 2  # the one named "0", not the first
+    assert odd("1", "0", label=0) == 2  # the label with the name "0", not the first label
     assert odd("ОТРИЦАТЕЛЬНЫЙ", "Положительный", label="положительный") == 2
     with pytest.raises(ConfigError, match=r"has several labels 'x'; its labels are 0 'x', 1 'x'"):
         odd("x", "x", label="x")
@@ -239,7 +239,7 @@ def test_bleurt_is_the_regression_of_the_best_reference(classifier: Callable[...
     pairs = [("the dog ran", "cat sat"), ("the cat", "cat sat"), ("bad film", "film was bad")]
     scores = []
     for first, second in pairs:
-        tokens = torch.tensor([[*ids(first), *ids(second)[1:]]])  # the reference first, as BLEURT was trained
+        tokens = torch.tensor([[*ids(first), *ids(second)[1:]]])  # the reference comes first, as in BLEURT's training
         with torch.no_grad():
             scores.append(model(tokens).logits.item())
     wanted = [max(scores[:2]), scores[2]]
@@ -284,7 +284,7 @@ def test_summac_conv_by_hand(classifier: Callable[..., str], tmp_path: Path, kin
     folder = classifier([1.0, 0, 0], labels=NLI)  # entailment 0.576
     metric = metrics.create("summaCConv", model_name=folder, weights=str(file), device="cpu")
     results = metric.compute([SOURCE] * 2, ["The cat sat there. The dog ran on.", ""], [[], []])
-    mean = 0.25 * 3 + 0.5  # three source sentences fall into the bin, for each of two sentences written
+    mean = 0.25 * 3 + 0.5  # for each of the two generated sentences, three source sentences are in the bin
     wanted = [1 / (1 + math.exp(-(6 * mean - 1))), 1 / (1 + math.exp(1))]
     assert results["consistency/summacconv"].sentences == pytest.approx(wanted, abs=1e-6)
 
@@ -292,7 +292,7 @@ def test_summac_conv_by_hand(classifier: Callable[..., str], tmp_path: Path, kin
 @pytest.mark.parametrize(("stride", "width"), one_in(3, [(3, 12), (3, 5), (12, 12), (100, 12), (100, 7)]))
 @pytest.mark.parametrize("length", [2, 11, 12, 13, 30])
 def test_perplexity_is_that_of_each_token_given_its_window(causal: str, stride: int, width: int, length: int) -> None:
-    """The model reads 12 tokens, or the width."""
+    """The model reads 12 tokens, or as many as the width."""
     lm = LanguageModel(AutoModelForCausalLM.from_pretrained(causal), tokenizer())
     words = [WORDS[4 + (7 * i) % 12] for i in range(length - 2)]
     references = [[" ".join(words)]]
@@ -312,13 +312,13 @@ def test_perplexity_is_that_of_each_token_given_its_window(causal: str, stride: 
 
 
 def test_perplexity_computes_logits_only_for_what_it_predicts(causal: str) -> None:
-    """Logits of a whole window of a large model would fill the memory."""
+    """Logits for a whole window of a large model would fill the memory."""
     lm = LanguageModel(AutoModelForCausalLM.from_pretrained(causal), tokenizer())
     rows: list[int] = []
     head = lm.model.get_output_embeddings()
     head.register_forward_hook(lambda _, inputs, logits: rows.append(logits.shape[-2]))
     metrics.create("causal_perplexity", lm=lm, stride=3).compute(["p"], ["g"], [["the cat sat on the mat ."] * 3])
-    assert max(rows) == 3 and sum(rows) == 22  # all but the first of 23 tokens
+    assert max(rows) == 3 and sum(rows) == 22  # all of the 23 tokens but the first
 
 
 def test_perplexity_reads_a_folder_and_refuses_encoder_decoders(causal: str, encoder_decoder: str) -> None:
@@ -339,7 +339,7 @@ def test_the_preference_model_answers_good_or_bad(encoder_decoder: str) -> None:
     )
     model = T5ForConditionalGeneration.from_pretrained(encoder_decoder).eval()
     texts = ["cat mat the [UNK] sat on the mat", "dog mat [UNK] the dog ran"]
-    for score, text, missing in zip(scores.tolist(), texts, (0, 2), strict=True):  # no "mat", no "run" in the second
+    for score, text, missing in zip(scores.tolist(), texts, (0, 2), strict=True):  # the second has no "run"
         with torch.no_grad():
             logits = model(input_ids=torch.tensor([ids(text)]), decoder_input_ids=torch.tensor([[0]])).logits[0, 0]
         good = logits[[WORDS.index("good"), WORDS.index("bad")]].softmax(-1)[0].item()

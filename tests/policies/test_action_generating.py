@@ -1,4 +1,4 @@
-"""The policy that writes freely or thinks first: what it writes, how it is read, and what is learnt from it."""
+"""The policy that generates free answers or thoughts: generation, parsing and learning."""
 
 import copy
 import itertools
@@ -53,7 +53,7 @@ def _policy(lm: LanguageModel, **args: Any) -> ActionGeneratingPolicy:
     ),
 )
 def test_written_answers_are_evaluated_as_they_were_drawn(form: str, starter: str) -> None:
-    """Prompts that are read on from what is kept, texts, and an encoder-decoder; kept or not, together or alone."""
+    """Test prompts that continue cached ones, texts, and an encoder-decoder; with and without cache, in any batch."""
     for prompt in ("brief", "conversation") if starter == "starter-causal" else ("brief",):
         policy = _policy(LanguageModel.from_pretrained(starter), prompt=prompt, **_FORMS[form])
         with policy.unchanged():
@@ -96,7 +96,7 @@ def test_gradients_of_a_conversation_are_those_of_its_turns_alone(lm: LanguageMo
 
 
 def test_a_guided_action_is_as_likely_as_one_that_is_written_in_one_pass(lm: LanguageModel) -> None:
-    """Scoring and writing agree, and actions are drawn as often as they are likely."""
+    """Scoring and generation agree, and actions are sampled according to their probabilities."""
     policy, written = _policy(lm, prompt="brief"), ActionWritingPolicy(lm, prompt="brief")
     seen = _see(*_SIGNS)
     expected = written.outputs([seen]).log_probs[0]
@@ -137,7 +137,7 @@ def test_an_exact_action_comes_first() -> None:
 
 
 def _say(rules: AnswerRules, lm: LanguageModel, text: str, ends: bool = True) -> Answer:
-    """An answer of these words, as far as rules leave it to somebody."""
+    """Write an answer with these words, as far as the rules allow it."""
     answer = rules.answer(_SIGNS)
     tokens = [*lm.candidate_tokens([text])[0], *([rules.ends[0]] if ends else [])]
     for token in tokens:
@@ -151,17 +151,17 @@ def test_the_rules_of_an_answer(lm: LanguageModel) -> None:
     for text, action, invalid in (
         ("go left", 1, False),
         ("go left\nand then some", 1, False),
-        ("nonsense", 3, True),  # the action that is named for that
+        ("nonsense", 3, True),  # the action that is configured for invalid answers
     ):
         answer = _say(free, lm, text)
         assert (answer.ended, answer.action, answer.invalid) == (True, action, invalid), text
     unnamed = _say(AnswerRules(lm, False, 2, "jump"), lm, "for ever and ever", ends=False)
-    assert (unnamed.ended, unnamed.action, unnamed.invalid) == (True, 0, True)  # cut, and nobody can jump
+    assert (unnamed.ended, unnamed.action, unnamed.invalid) == (True, 0, True)  # cut, and "jump" is not an action
     assert len(unnamed.tokens) == 2
 
     long = "take the big red ball and put it next to the small green box in the other room of the house"
     usual, seen = AnswerRules(lm, guided=False), _see("wait", long)
-    turn = usual.plain_turn(seen, 1)  # more tokens than the usual 16
+    turn = usual.plain_turn(seen, 1)  # more tokens than the default of 16
     assert turn.text.startswith(long) and len(turn.tokens) == usual.max_tokens([seen]) > 17
 
     thinking = AnswerRules(lm, False, 8, None, "I think", "Action:", 6)
@@ -170,13 +170,13 @@ def test_the_rules_of_an_answer(lm: LanguageModel) -> None:
     assert text.startswith("I think") and text.count("Action:") == 1 and not answer.ended
     answer.write(thinking.ends[0])
     assert answer.action == 1 and not answer.invalid
-    # A thought that does not end is ended, and those tokens were nobody's choice.
+    # A thought that does not end is ended, and these tokens were not sampled.
     answer = _say(thinking, lm, "I think " + "left " * 20, ends=False)
     turn = answer.turn(_see(*_SIGNS))
     assert len(answer.thought) == 6 and "Action:" in turn.text
-    # But for the first, before which the turn's value is told.
+    # Except for the first token, before which the turn's value is predicted.
     assert turn.counted[0] and turn.counted.count(False) == len(answer.choices.opening) - 1 + len(thinking.closing)
-    # One that ends the whole answer goes on to its action.
+    # A token that ends the whole answer ends the thought, and the action follows.
     guided = AnswerRules(lm, thought_ends="Action:", max_thought_tokens=6)
     answer = guided.answer(_SIGNS)
     answer.write(guided.ends[0])
@@ -202,7 +202,7 @@ def test_settings_without_effect_are_refused(lm: LanguageModel, args: dict[str, 
 
 
 class Signpost(gymnasium.Env[str, str]):
-    """One of three things pays, always the same."""
+    """Only one of three actions has a reward, and it is always the same."""
 
     observation_space = gymnasium.spaces.Text(50)
     action_space = gymnasium.spaces.Text(50)
@@ -221,7 +221,7 @@ class Signpost(gymnasium.Env[str, str]):
 
 @pytest.mark.parametrize("credit", ["poad", *thorough("turn", "token")])
 def test_it_learns_the_rewarded_action(lm: LanguageModel, credit: Literal["turn", "token", "poad"]) -> None:
-    """Through a thought of two tokens, by each kind of credit."""
+    """The policy learns after a thought of two tokens, with each kind of credit."""
     policy = _policy(copy.deepcopy(lm), prompt="brief", thought_ends=":", max_thought_tokens=2)
     ppo = PPO(learning_rate=1e-3, epochs=2, normalize_advantages=True, entropy_coefficient=0, credit=credit)
     ppo.setup(policy)
@@ -239,7 +239,7 @@ def test_it_learns_the_rewarded_action(lm: LanguageModel, credit: Literal["turn"
 
 def test_credit_of_a_turn_with_one_choice_is_the_turns(lm: LanguageModel) -> None:
     policy = _policy(lm, prompt="brief")
-    actions = ["left", "right", "stay"]  # told apart by their first tokens
+    actions = ["left", "right", "stay"]  # their first tokens differ
     envs = TextVectorEnv(Corridor, 4, actions, lambda env, episode: 2 * env)
     envs.reset()
     rollout, _ = EnvCollector(envs, 6).collect(policy, generator=torch.Generator().manual_seed(0))

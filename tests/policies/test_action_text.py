@@ -1,4 +1,4 @@
-"""The policies that score and write actions, compared to themselves as training began."""
+"""The policies that score and write actions, compared with their initial weights."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -78,7 +78,7 @@ _SMALL = ["world.num_envs=4", "training.steps=16", "world.num_steps=4", "algorit
     "more", [["policy.id=action_writing"], *thorough([], ["model.lora={r: 2, target_modules: [q]}"])]
 )
 def test_rewards_are_shaped_by_leaving_the_first_policy(more: list[str], tmp_path: Path) -> None:
-    """The penalty is one more term of the reward, so that it alone teaches where nothing else is paid."""
+    """The penalty is a part of the reward, so it is the only signal if there is no other reward."""
     config = compose("demo-easy", [*_SMALL, *more, "reward.env.coefficient=0", "algorithm.args.kl_coefficient=0.5"])
     run = Trainer(config, tmp_path, warn=print)
     rollout, _ = run.collector.collect(run.policy, generator=torch.Generator().manual_seed(0))

@@ -1,4 +1,4 @@
-"""The policy that writes an action: what it can write, how it differs from scoring, and that it learns."""
+"""The policy that writes an action: what it can write, its differences from scoring, and learning."""
 
 import pytest
 import torch
@@ -19,11 +19,11 @@ def _see(*actions: str) -> TextObservation:
 def policy() -> ActionWritingPolicy:
     torch.manual_seed(0)
     lm = LanguageModel.from_pretrained("starter")
-    return ActionWritingPolicy(lm, prompt="brief", value_hidden_sizes=(8,))  # which does not list the actions
+    return ActionWritingPolicy(lm, prompt="brief", value_hidden_sizes=(8,))  # this prompt does not list the actions
 
 
 def test_written_answers_are_evaluated_as_they_were_drawn(policy: ActionWritingPolicy) -> None:
-    """Whatever the list: one action or hundreds, such as begin others, such as share tokens, the same twice."""
+    """Test lists of one or hundreds of actions, with common prefixes, with common tokens, or with repetitions."""
     many = [f"take the {colour} {thing} {n}" for colour in ("red", "blue") for thing in "ab" for n in range(40)]
     seen = [_see(*_SIGNS), _see("wait"), _see(*many, "take"), _see("wait", "go", "wait"), _see(*_SIGNS[::-1])]
     generator = torch.Generator().manual_seed(0)
@@ -42,7 +42,7 @@ def test_written_answers_are_evaluated_as_they_were_drawn(policy: ActionWritingP
 
 
 def test_a_common_beginning_is_chosen_once() -> None:
-    """From a model that finds all tokens alike a fork is worth as much as a single action; scoring goes by length."""
+    """If all tokens are equally likely, a branch is as likely as a single action; in scoring, length matters."""
     lm = LanguageModel.from_pretrained("starter-causal")
     with torch.no_grad():
         lm.model.get_output_embeddings().weight.zero_()
@@ -60,7 +60,7 @@ def test_temperature_divides_the_logits_of_tokens(policy: ActionWritingPolicy) -
         other = ActionWritingPolicy(policy.lm, temperature=temperature)
         entropies.append(other.evaluate([_see(*_SIGNS)], torch.tensor([0])).entropies.item())
     assert entropies == sorted(entropies)
-    # Each token by the toss of a coin: go or wait, the end or left, the end or now.
+    # Each token has probability 1/2: go or wait, the end or left, the end or now.
     halves = torch.tensor([1 / 4, 1 / 8, 1 / 8, 1 / 2])
     assert entropies[-1] == pytest.approx(-(halves * halves.log()).sum().item(), abs=1e-3)
     with pytest.raises(ConfigError, match="temperature must be greater than 0, got 0"):

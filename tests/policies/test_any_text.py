@@ -1,4 +1,4 @@
-"""Policies where any text is an action."""
+"""Policies in worlds where any text is an action."""
 
 from typing import Any
 
@@ -42,7 +42,7 @@ def _written(lm: LanguageModel, text: str, ends: bool = False, **args: Any) -> A
         ("go left", {}, "go left"),
         ("go left\n  now\n", {}, "go left\n  now"),  # several lines
         ("go left\nnow", {"stop": ["\n"]}, "go left"),
-        ("go left. now; then", {"stop": [";", "."]}, "go left"),  # the first of them
+        ("go left. now; then", {"stop": [";", "."]}, "go left"),  # the first one
         ("it is. Action: go left", {"thought_ends": "Action:"}, "go left"),
         ("it is. Action: go; left", {"thought_ends": "Action:", "stop": [";"]}, "go"),
     ],

@@ -1,4 +1,4 @@
-"""Policies that read their episode as a conversation: what they say at each step is what they would say of it alone."""
+"""Policies that read an episode as a conversation: each step's outputs equal those for this step alone."""
 
 import warnings
 from collections.abc import Callable
@@ -34,7 +34,7 @@ _KINDS = {
 
 
 def _steps(count: int, num_envs: int = 2, seed: int = 0) -> list[list[TextObservation]]:
-    """Return the observations of random agents, step by step, over whole episodes."""
+    """Return the observations of random agents by step, over whole episodes."""
     envs = TextVectorEnv.make("BabyAI-GoToLocal-v0", num_envs, history=None, seed=seed)
     steps, generator = [envs.reset()], torch.Generator().manual_seed(0)
     for _ in range(count - 1):
@@ -77,7 +77,7 @@ def test_an_episode_is_what_its_steps_are_alone(kind: str, room: int | None) -> 
         lengths = [work.tokens for work in policy.work(flat)]
         assert max(lengths) <= room
         with pytest.warns(UserWarning, match="conversations longer than 260 tokens lose their first turns"):
-            assert len({work.text for work in policy.work(flat)}) > 2  # each began anew at least once
+            assert len({work.text for work in policy.work(flat)}) > 2  # each env started a new episode at least once
     with policy.unchanged():
         acting = [policy.outputs(step) for step in steps]
         last = policy.values(steps[-1])
@@ -111,11 +111,11 @@ def test_a_conversation_is_read_on_from_its_cache(monkeypatch: pytest.MonkeyPatc
     policy.work(flat)
     whole = policy.work(flat[-1:])[0].tokens
     with torch.no_grad():
-        policy(flat)  # the first call tries whether it is exact
+        policy(flat)  # the first call checks for exactness
         read.clear()
         policy(flat)
     assert len(read) == 1
-    assert whole < sum(read) < 2 * whole  # the actions of twelve steps beside it
+    assert whole < sum(read) < 2 * whole  # plus the actions of twelve steps
     read.clear()
     with policy.unchanged():
         for step in steps:
@@ -154,7 +154,7 @@ def test_a_model_without_exact_caching_reads_all_and_warns(path: str, make_lm: C
     with pytest.warns(UserWarning, match="cannot reuse earlier steps of a conversation"):
         whole = policy.outputs(steps[-1])
     with policy.unchanged(), warnings.catch_warnings():
-        warnings.simplefilter("error")  # told once
+        warnings.simplefilter("error")  # the warning is issued once
         for step in steps:
             acting = policy.outputs(step)
     torch.testing.assert_close(acting.log_probs, whole.log_probs, atol=1e-4, rtol=0)
@@ -182,7 +182,7 @@ def test_minibatches_keep_conversations_together() -> None:
         assert sorted(orders[-1]) == list(range(32))
         assert [len(minibatch) for minibatch in minibatches] == [8] * 4
         for minibatch in minibatches:
-            assert len(set((minibatch % 4).tolist())) == 1  # all of one env
+            assert len(set((minibatch % 4).tolist())) == 1  # all from the same env
     assert len({tuple(order) for order in orders}) > 1
 
 

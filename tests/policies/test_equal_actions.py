@@ -1,4 +1,4 @@
-"""Admissible actions with equal tokens are taken equally often, as reported, by every policy that writes or scores."""
+"""Admissible actions with equal tokens are equally likely and equally frequent in all policies that write or score."""
 
 import math
 from pathlib import Path
@@ -20,7 +20,7 @@ _DRAWS = 600
 
 
 def _tokenizer() -> PreTrainedTokenizerFast:
-    """Of a few words; like T5's it has no braces."""
+    """Return a tokenizer with few words; like T5's, it has no braces."""
     words = ["<unk>", "</s>", "press", "wait", "You", "see", "a", "button", ":"]
     tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -63,18 +63,18 @@ def test_actions_with_equal_tokens_are_taken_as_often_as_reported(
     torch.testing.assert_close(acted.log_probs, reported.log()[acted.actions], atol=1e-5, rtol=1e-4)
     evaluated = policy.evaluate([_SEEN] * 4, torch.arange(4))
     torch.testing.assert_close(evaluated.log_probs, reported.log(), atol=1e-5, rtol=1e-4)
-    # One number for each row, on which alone its action depends.
+    # There is one number per row, and the row's action depends only on it.
     expected = torch.Generator().manual_seed(0)
     torch.rand(_DRAWS, dtype=torch.float64, generator=expected)
     assert torch.equal(generator.get_state(), expected.get_state())
     some = policy.act([_SEEN] * 20, generator=torch.Generator().manual_seed(0))
     assert some.actions.tolist() == acted.actions[:20].tolist()
     best = policy.act([_SEEN], deterministic=True).actions.item()
-    assert best == (0 if kind == "generating" else int(reported.argmax()))  # which takes the likeliest tokens
+    assert best == (0 if kind == "generating" else int(reported.argmax()))  # generating selects the most likely tokens
 
 
 def test_written_tokens_do_not_carry_the_share_of_an_action(lm: LanguageModel, tmp_path: Path) -> None:
-    """Ratios of tokens are of what was written, and the action's own probability has its share."""
+    """Ratios of tokens refer to the written tokens; only the action's own probability contains its share."""
     policy = _policy("generating", lm, tmp_path)
     acted = policy.act([_SEEN] * 50, generator=torch.Generator().manual_seed(0))
     assert acted.turns is not None and acted.tokens is not None

@@ -11,7 +11,7 @@ from groundling.policies.policy import Segment
 
 
 def _observations(count: int, distinct: int = 1000, seed: int = 0) -> NetHackObservations:
-    """Random observations in which at most ``distinct`` different windows and messages occur."""
+    """Return random observations with at most ``distinct`` different windows and messages."""
     generator = np.random.default_rng(seed)
     chars = generator.integers(32, 127, (distinct, 12, 12)).astype(np.uint8)
     colours = generator.integers(0, 16, (distinct, 12, 12)).astype(np.uint8)
@@ -31,7 +31,7 @@ def _policy(core: str = "gru") -> NetHackPolicy:
 
 
 def _segments(seen: NetHackObservations, starts: Tensor, memory: Tensor) -> list[Segment]:
-    """One segment for each column of ``(num_steps, num_envs)``."""
+    """Return one segment for each column of ``(num_steps, num_envs)``."""
     num_envs = starts.shape[1]
     return [Segment(seen[np.arange(i, len(seen), num_envs)], memory[i], starts[:, i]) for i in range(num_envs)]
 
@@ -89,7 +89,7 @@ def test_computing_distinct_crops_and_messages_once_changes_no_gradient() -> Non
     (policy.features([seen]) * weights).sum().backward()
     shared = {name: p.grad.clone() for name, p in policy.named_parameters() if p.grad is not None}
     policy.zero_grad()
-    for i in range(40):  # each frame by itself has nothing to share
+    for i in range(40):  # a single frame has nothing to share
         (policy.features([seen[i : i + 1]]) * weights[i : i + 1]).sum().backward()
     assert len(shared) == 16
     for name, parameter in policy.named_parameters():

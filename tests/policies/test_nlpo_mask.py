@@ -1,4 +1,4 @@
-"""NLPO's mask of tokens."""
+"""NLPO's token mask."""
 
 import copy
 
@@ -22,7 +22,7 @@ def test_texts_obey_the_mask(make_lm, stepped, family, mask_type, top_mask):
     policy = TokenPolicy(lm, mask_type=mask_type, top_mask=top_mask, min_tokens_to_keep=least)
     policy._decoder._stepper._checked = stepped
     special = set(lm.tokenizer.all_special_ids)
-    with torch.no_grad():  # the policy moves on, its mask model stays
+    with torch.no_grad():  # the policy changes, but its mask model does not
         for parameter in lm.parameters():
             parameter.add_(0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
     asked = prompts(4)
@@ -56,7 +56,7 @@ def test_refreshing_makes_the_mask_model_the_policy(make_lm):
 
 
 def test_a_mask_does_not_take_away_every_token(make_lm):
-    """If the most likely token is an end token that is banned, another one is allowed."""
+    """If the most likely token is a banned end token, another token is allowed."""
     lm = make_lm("gpt2")
     lm.model.generation_config.eos_token_id = list(range(1, VOCABULARY - 5))
     generation = {"min_new_tokens": 4, "max_new_tokens": 4}

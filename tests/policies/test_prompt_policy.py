@@ -1,4 +1,4 @@
-"""Drawing actions, and caching in policies that read a prompt."""
+"""Sampling and caching in policies that read a prompt."""
 
 import math
 from collections.abc import Sequence
@@ -47,7 +47,7 @@ def test_cached_outputs_are_those_computed_again(policies: dict[str, Policy], na
 
 
 class _Counting(PromptPolicy):
-    """Knows how many observations it computed; the more there were, the less it thinks of them."""
+    """Counts the observations that it computes; its values decrease with this count."""
 
     computed = 0
 
@@ -66,12 +66,12 @@ def test_equal_observations_are_computed_once_while_the_weights_do_not_change() 
     with policy.unchanged():
         policy.act([wall, wall, key])
         assert policy.computed == 2
-        outputs = policy.outputs([fewer, key, wall])  # other actions are another question
+        outputs = policy.outputs([fewer, key, wall])  # different actions make a different prompt
         assert policy.computed == 3
         assert outputs.values.tolist() == [-3.0, -2.0, -2.0]
         assert outputs.log_probs.isinf().tolist() == [[False, False, True], [False] * 3, [False] * 3]
     policy.act([wall])
-    assert policy.computed == 4  # they may have changed now
+    assert policy.computed == 4  # the weights may have changed
     with policy.unchanged():
         policy.act([wall])
     assert policy.computed == 5

@@ -1,4 +1,4 @@
-"""Texts to one prompt, read side by side after it, against each line read alone."""
+"""Several texts for one prompt, read side by side after it, compared with each line alone."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ SHORT = _ids(3, 15)
 
 
 def made(lm):
-    """Two prompts of several texts, two of which begin alike, a prompt of one, and one too short to be shared."""
+    """Return prompts with several texts (two share a prefix), with a single text, and too short to be shared."""
     first = _ids(4, 6)
     prompts = [PROMPT, OTHER, SHORT, PROMPT, _ids(5, 25), PROMPT, OTHER, SHORT]
     written = [first, _ids(6, 3), _ids(7, 2), [*first[:3], *_ids(8, 4)], _ids(9, 5), [], _ids(10, 8), _ids(11, 2)]
@@ -24,7 +24,7 @@ def made(lm):
 
 
 def alone(lm, lines):
-    """Each line by the model's own forward."""
+    """Compute each line with the model's own forward."""
     states = []
     for prompt, written, count in zip(lines.prompts, lines.written, lines.counts, strict=True):
         tokens = torch.tensor([[*prompt, *written]])
@@ -67,13 +67,13 @@ def test_a_prompt_of_several_texts_is_read_once(make_lm, monkeypatch):
         tokens.append(kwargs["input_ids"].numel())
         return body(*args, **kwargs)
 
-    read_states(lm, Sequences([PROMPT] * 2, [[3], [4]], [1, 1]))  # tries which way is exact
+    read_states(lm, Sequences([PROMPT] * 2, [[3], [4]], [1, 1]))  # checks which method is exact
     monkeypatch.setattr(lm.backbone.body, "forward", counted)
     texts = [_ids(seed, 8) for seed in range(4, 8)]
     read_states(lm, Sequences([PROMPT] * 4, texts, [9] * 4))
     assert sum(tokens) == len(PROMPT) + 4 * 8
     tokens.clear()
-    # A row has room for one of these.
+    # Only one of these fits into a row.
     monkeypatch.setattr(text_states, "MAX_ROWS", 20)
     texts = [_ids(seed, 17) for seed in range(4, 8)]
     read_states(lm, Sequences([PROMPT] * 4, texts, [1] * 4))

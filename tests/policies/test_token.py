@@ -1,4 +1,4 @@
-"""The writer: whole texts and single tokens, proven equal to each other and to the plain computation."""
+"""The token policy: whole texts and single tokens are equal to each other and to the plain computation."""
 
 import itertools
 
@@ -111,7 +111,7 @@ def test_grpo_takes_the_penalty_before_any_filter(make_lm, family):
     )
     asked = prompts()
     written = policy.write(asked, uniforms(8, 5))
-    with torch.no_grad():  # the policy moves on
+    with torch.no_grad():  # the policy changes
         for parameter in lm.parameters():
             parameter.add_(0.03 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
     ratios, raw = [], policy.evaluate(written.observations, written.actions.T).raw_log_probs()
@@ -148,7 +148,7 @@ def test_grpo_takes_the_penalty_before_any_filter(make_lm, family):
 @pytest.mark.parametrize("family", ["gpt2", *thorough("t5")])
 def test_out_of_memory_halves_the_texts_written_at_once_and_changes_nothing_else(make_lm, family, monkeypatch):
     def made():
-        torch.manual_seed(0)  # the value head
+        torch.manual_seed(0)  # initialises the value head
         lm = ending_often(make_lm(family))
         return TokenPolicy(lm, reference=make_lm(family, seed=1), generation={"top_k": 30})
 

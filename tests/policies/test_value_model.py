@@ -1,4 +1,4 @@
-"""The models of values: separate weights, a separate adapter, or the policy's states."""
+"""Models of values: separate weights, a separate adapter, or the policy's states."""
 
 import copy
 
@@ -18,7 +18,7 @@ LORA = {"r": 2, "target_modules": "all-linear"}
 
 @pytest.fixture
 def make_policy(make_lm, tmp_path):
-    """`make_policy(family, adapter=True, …)`: under an adapter, its reference without it; or trained as a whole."""
+    """Return `make_policy(family, adapter=True, …)`; with an adapter, the reference is the model without it."""
 
     def make(family, adapter=True, gradient_checkpointing=False, **arguments):
         folder = tmp_path / family
@@ -36,7 +36,7 @@ def make_policy(make_lm, tmp_path):
 
 
 def moved(module, by=0.05):
-    """Changes what is trained of a module, always by the same."""
+    """Change the trained weights of a module, always by the same amount."""
     generator = torch.Generator().manual_seed(7)
     with torch.no_grad():
         for parameter in module.parameters():
@@ -49,7 +49,7 @@ def write(policy):
 
 
 def gradients(policy, part):
-    """By name those that a loss of `part` leaves."""
+    """Return the gradients of a loss on `part`, by name."""
     policy.zero_grad()
     written = write(policy)
     seen = policy.evaluate(written.observations, written.actions.T)
@@ -69,8 +69,8 @@ def test_each_adapter_changes_its_own_part_alone(make_policy, family):
     assert (before.values - values_moved.values)[before.mask].abs().min() > 1e-4
     moved(policy.lm)
     both_moved = write(policy)
-    assert both_moved.kl.abs().max() > 1e-2  # the reference has neither
-    # The decoder writes with the policy's adapter, and values are those of the same texts by the other one.
+    assert both_moved.kl.abs().max() > 1e-2  # the reference has neither adapter
+    # The decoder uses the policy's adapter, and the values equal those of the same texts with the other adapter.
     ids = both_moved.token_ids()[0]
     with torch.no_grad():
         log_probs = plain_ids_log_probs(policy.lm, list(prompts()[0].ids), ids.tolist())
@@ -83,7 +83,7 @@ def test_merging_the_adapter_changes_no_value(make_policy):
     policy = make_policy("llama")
     moved(policy)
     before = write(policy)
-    merge_adapters(policy)  # the two adapters stand on the same weights
+    merge_adapters(policy)  # both adapters use the same weights
     after = write(policy)
     assert torch.equal(after.values, before.values) and torch.equal(after.log_probs, before.log_probs)
 
@@ -102,7 +102,7 @@ def test_gradients_reach_their_own_adapter_alone(make_policy, family, checkpoint
     assert {name.split(".")[0] for name in of_values} == {"value_lm", "value_head"}
     assert {name.split(".")[0] for name in of_choice} == {"lm"}
     assert all(g.abs().max() > 0 for g in (of_values | of_choice).values())
-    if checkpointing:  # what is computed again in the backward pass is computed with the same adapter
+    if checkpointing:  # the recomputation in the backward pass uses the same adapter
         plain = make_policy(family)
         moved(plain)
         for part, actual in (("values", of_values), ("log_probs", of_choice)):
@@ -117,7 +117,7 @@ def test_frozen_weights_are_shared(make_policy, family, value):
     policy = make_policy(family, value=value, mask_type="learned_top_k", top_mask=9)
     whole = sum(p.numel() for p in policy.lm.parameters())
     adapter = sum(p.numel() for p in policy.lm.parameters() if p.requires_grad)
-    # Beside the policy an adapter for values, their head, and an adapter for the mask model.
+    # In addition to the policy, there are an adapter for values, their head, and an adapter for the mask model.
     assert sum(p.numel() for p in policy.parameters()) == whole + 2 * adapter + policy.lm.hidden_size
     again = copy.deepcopy(policy)
     assert sum(p.numel() for p in again.parameters()) == whole + 2 * adapter + policy.lm.hidden_size

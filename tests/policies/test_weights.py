@@ -1,4 +1,4 @@
-"""A checkpoint of another policy is refused with a line, and leaves the policy as it was."""
+"""A checkpoint of a different policy is refused with one line, and the policy is not changed."""
 
 from collections.abc import Callable
 from pathlib import Path

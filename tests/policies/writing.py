@@ -1,4 +1,4 @@
-"""Prompts, numbers and models for tests of the writer."""
+"""Prompts, numbers and models for tests of the token policy."""
 
 import torch
 
@@ -19,7 +19,7 @@ def uniforms(count, steps, seed=0):
 
 
 def ending_often(lm):
-    """The model with every seventh token as an end token, so that texts of all lengths come."""
+    """Make every seventh token of the model an end token, so that texts of all lengths occur."""
     lm.model.generation_config.eos_token_id = list(range(1, VOCABULARY, 7))
     return lm
 

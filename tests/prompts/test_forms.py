@@ -1,4 +1,4 @@
-"""Several forms of one prompt: each says all, an episode keeps its own, and every form can be tested."""
+"""Several forms of a prompt: each contains everything, an episode keeps its form, and every form can be tested."""
 
 import json
 from dataclasses import replace
@@ -33,7 +33,7 @@ def test_a_form_contains_everything_in_order(form: str, language: str) -> None:
     for words in (_SEEN.goal, *_SEEN.actions, *_SEEN.descriptions[0], *_SEEN.descriptions[1]):
         assert words in text
     wall, ball = text.index("You see a wall"), text.index("You see a red ball")
-    assert wall < text.index("turn left", wall) < ball  # what was done in between
+    assert wall < text.index("turn left", wall) < ball  # the action taken in between
 
 
 def test_the_forms_are_exact() -> None:
@@ -53,9 +53,9 @@ def test_an_episode_uses_one_form_and_episodes_use_all() -> None:
     texts = [PromptReader(form)(_SEEN) for form in _FORMS]
     for seeds in ([training_seed(1, 0, n) for n in range(400)], [held_out_seed(n) for n in range(400)]):
         forms = [texts.index(reader(replace(_SEEN, episode=seed))) for seed in seeds]
-        # Shares of a quarter, each with a deviation of 0.022 of 400.
+        # Each share is a quarter, with a standard deviation of 0.022 for 400.
         assert all(0.15 < forms.count(form) / 400 < 0.35 for form in range(4))
-        # An env that chooses its task by the seed's remainder tells each task in every form.
+        # If an env selects its task by the seed's remainder, each task occurs in every form.
         for task in range(4):
             of_task = [form for form, seed in zip(forms, seeds, strict=True) if seed % 4 == task]
             assert all(0.05 < of_task.count(form) / len(of_task) < 0.5 for form in range(4))
@@ -84,7 +84,7 @@ def test_texts_and_conversations_are_not_mixed() -> None:
 
 
 def test_every_form_is_a_suite(tmp_path: Path) -> None:
-    """An agent that was made for one form is asked in each."""
+    """An agent that was trained with one form is tested with each form."""
     words = [
         "train",
         "demo-easy",
@@ -105,7 +105,7 @@ def test_every_form_is_a_suite(tmp_path: Path) -> None:
 
 
 def _suites(run: str, *overrides: str) -> dict[str, str]:
-    """By form, why it does not suit a run; nothing where it does."""
+    """Return the reason why a form is incompatible with a run, by form; empty if it is compatible."""
     world = world_of(compose(run, [*overrides, "world.entropy_floor=0"]))
     assert isinstance(world, Suites)
     refused = {}

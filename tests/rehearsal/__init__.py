@@ -1,1 +1,1 @@
-"""The rehearsal of an accelerator: a device that holds CPU memory, and every path that a run on a GPU takes."""
+"""The rehearsal of an accelerator: a device that uses CPU memory, and all code paths of runs on a GPU."""

@@ -1,6 +1,6 @@
 """Run every path: ``python -m tests.rehearsal --output results/rehearsal`` (`make rehearsal`), about 3 minutes.
 
-Without ``--output`` it runs the few paths of `make test-thorough`, and prints one line per path.
+Without ``--output``, only the few paths of `make test-thorough` are run, and each path prints one line.
 
 ``--device cuda`` runs the same paths on a GPU and writes one table, named after the GPU.
 """
@@ -37,7 +37,7 @@ def main() -> int:
         print(f"{one.name}: {'WRONG: ' + problems if problems else f'{one.difference:.1e}'}", flush=True)
     wrong = sum(bool(one.problems) for one in done)
     further = for_a_further_token(done)
-    if further > 0.5:  # the host looks every 16 tokens at what was written
+    if further > 0.5:  # the host checks the texts every 16 tokens
         wrong += 1
         print(f"decoding: WRONG: {further:.1f} copies and waits for each further token")
     print(f"{len(done)} paths, {wrong} wrong, {time.perf_counter() - began:.0f} s")
@@ -50,7 +50,7 @@ def main() -> int:
 
 
 def _played(device: str, whole: bool, jobs: int) -> Iterator[Rehearsal]:
-    """Play the paths in their order, in this process or in several."""
+    """Run the paths in order, in this process or in several processes."""
     if jobs == 1:
         yield from (rehearse(name, play, device) for name, play in everything(whole))
         return
@@ -67,7 +67,7 @@ def write(done: list[Rehearsal], folder: Path) -> None:
 
 
 def write_gpu_table(done: list[Rehearsal], folder: Path, device: str) -> None:
-    """A table of what a GPU did: by path and phase how often it made the host wait, and in rehearsal."""
+    """Write a table of how often a GPU made the host wait, by path and phase, compared with the rehearsal."""
     gpu = torch.cuda.get_device_name(device)
     with (folder / "copies.csv").open(newline="") as file:
         rehearsed = {
@@ -94,7 +94,7 @@ def write_gpu_table(done: list[Rehearsal], folder: Path, device: str) -> None:
 
 
 def by_phase(one: Rehearsal) -> list[dict[str, Any]]:
-    """How often each kind of event happened in each phase, for one of its units."""
+    """Return the number of events of each kind per unit of each phase."""
     counts = collections.Counter((e.phase, e.kind) for e in one.events)
     return [
         {
@@ -121,14 +121,14 @@ def page(done: list[Rehearsal]) -> str:
         "`python -m tests.rehearsal --output results/rehearsal` (`make rehearsal`), torch "
         f"{torch.__version__.split('+')[0]}. See [docs/rehearsal.md](../../docs/rehearsal.md) for its purpose and limits.",
         "",
-        f"{len(done)} paths, {sum(bool(one.problems) for one in done)} with problems. In {exact} of them, all metrics and "
-        f"weights are bit-identical to the CPU's; in the others, they differ by at most {rounded:.0e} of 1 + |x|.",
+        f"Of {len(done)} paths, {sum(bool(one.problems) for one in done)} have problems. In {exact}, all metrics and "
+        f"weights are bit-identical to those on the CPU; in the others, values x differ by at most {rounded:.0e} (1 + |x|).",
         "",
         "The table counts copies to the device, copies back to the host, and synchronisations in which the host waits for "
-        "the size of a result. Models have one layer. [copies.csv](copies.csv) has all paths.",
+        "the size of a result. Models have one layer. [copies.csv](copies.csv) contains all paths.",
         "",
-        "Most copies of decoding are made once per batch of texts. With NLPO's mask, each additional token adds "
-        f"{for_a_further_token(done):.2g} copies and waits: every 16 tokens the host checks which texts have ended.",
+        "Most copies during decoding are made once per batch of texts. With NLPO's mask, each additional token adds "
+        f"{for_a_further_token(done):.2g} copies and waits, because the host checks every 16 tokens which texts have ended.",
         "",
         "| path | phase | per | to device | to host | waits |",
         "|---|---|---|--:|--:|--:|",

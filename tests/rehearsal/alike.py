@@ -1,6 +1,6 @@
-"""Compute on the CPU as on an accelerator, for comparison to the last bit.
+"""Compute on the CPU in the same way as on an accelerator, for a bitwise comparison.
 
-On CPUs the library batches differently, traces decoding steps and uses other kernels, which changes rounding only.
+On CPUs, the library batches differently, traces decoding steps and uses other kernels, which only affects rounding.
 """
 
 import contextlib
@@ -18,10 +18,10 @@ from groundling.runtime import devices
 
 @contextlib.contextmanager
 def computed_alike() -> Iterator[None]:
-    """Let the CPU compute as an accelerator does."""
+    """Make the CPU compute like an accelerator."""
     accelerators = batching.Batching.for_device(torch.device("cuda"))
     with (
-        warnings.catch_warnings(action="ignore"),  # of the next line, irrelevant here
+        warnings.catch_warnings(action="ignore"),  # warnings about the next line are irrelevant here
         torch.backends.mkldnn.flags(enabled=False),
         mock.patch.object(batching.Batching, "for_device", lambda device: accelerators),
         mock.patch.object(steps, "_AT_ONCE_ON_CPU", steps._AT_ONCE),

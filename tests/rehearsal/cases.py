@@ -1,4 +1,4 @@
-"""All paths by name, how each is compared with the CPU, and its problems."""
+"""All paths by name, their comparison with the CPU, and their problems."""
 
 import collections
 import contextlib
@@ -23,7 +23,7 @@ REHEARSAL = "rehearsal"
 """The name of the rehearsed device."""
 _EXACT, _ROUNDED, _HALF = 1e-6, 2e-3, 0.1
 """Tolerances of figures x between CPU and device, relative to 1 + |x|: for language models in rehearsal, most of which
-are equal to the last bit; for networks with other kernels on accelerators, and on a GPU; for bfloat16 on a GPU."""
+are bitwise equal; for networks with other kernels on accelerators, and on a GPU; for bfloat16 on a GPU."""
 _NETWORKS = ("drrn", "symbolic", "nethack", "NetHack", "motif", "characters", "bart", "mamba")
 UNITS = {
     "collection": "step or token",
@@ -37,7 +37,7 @@ UNITS = {
 TWICE = ", twice as long"
 """Suffix of a path that writes 48 tokens instead of 24."""
 _AT_MOST = {"collection": 40, "learning": 160}
-"""Most copies and waits in a unit, to detect a copy for each row; not for TRPO, whose steps are large."""
+"""Maximum number of copies and waits per unit, to detect a copy per row; not for TRPO, whose steps are large."""
 
 FEW = {
     "text: action_scoring, ppo, env reward",
@@ -47,13 +47,13 @@ FEW = {
     f"decoding, NLPO's mask{TWICE}",
     "a language model as judge, choice",
 }
-"""The paths that `make test-thorough` plays."""
+"""The paths that `make test-thorough` runs."""
 _IN_BFLOAT16 = (
     "LoRA and a KL penalty, text",
     "checkpointed gradients and a reference, writing",
     "conversations, action_scoring",
 )
-"""Variants that are also played in bfloat16."""
+"""Variants that are also run in bfloat16."""
 
 
 @dataclass(frozen=True)
@@ -108,15 +108,15 @@ def _everything() -> Iterator[tuple[str, Played]]:
 
 
 def by_number(number: int, whole: bool, device: str) -> Rehearsal:
-    """Play one path of `everything`, for processes that share them."""
+    """Run one path of `everything`, for processes that share the paths."""
     name, play = next(itertools.islice(everything(whole), number, None))
     return rehearse(name, play, device)
 
 
 def rehearse(name: str, play: Played, device: str = REHEARSAL) -> Rehearsal:
-    """Play a path on the CPU and on the device, and compare."""
+    """Run a path on the CPU and on the device, and compare the results."""
     if device == REHEARSAL:
-        importlib.import_module("tests.rehearsal.device")  # makes it, for the rest of the process
+        importlib.import_module("tests.rehearsal.device")  # creates the device for the rest of the process
     with warnings.catch_warnings(action="ignore"), computed_alike():
         expected = play("cpu", _new_folder())
     paths.UNITS.clear()
@@ -140,12 +140,12 @@ def _allowed(name: str, device: str) -> float:
 
 @contextlib.contextmanager
 def _comparable(device: str) -> Iterator[None]:
-    """Let a GPU compute without TF32, and record for what the host waits."""
+    """Disable TF32 on a GPU, and record what the host waits for."""
     if device == REHEARSAL:
         yield
         return
     warnings.simplefilter("always")
-    warnings.showwarning = _note_waiting  # put back by catch_warnings
+    warnings.showwarning = _note_waiting  # restored by catch_warnings
     torch.cuda.set_sync_debug_mode("warn")
     try:
         with torch.backends.cudnn.flags(enabled=True, allow_tf32=False), model_paths.saying_of_bfloat16(device, False):
@@ -164,13 +164,13 @@ def _new_folder() -> Path:
 
 
 def _refusals(events: list[Event]) -> list[str]:
-    """Return what the device refused, also where the caller swallowed the error."""
+    """Return what the device refused, even if the caller ignored the error."""
     refused = collections.Counter((e.operator, e.place, e.line) for e in events if e.kind == "refused")
     return [f"{operator} refused in {place}, line {line}" for operator, place, line in refused]
 
 
 def for_a_further_token(done: Sequence[Rehearsal]) -> float:
-    """Return the number of copies and waits for each further token of a text with NLPO's mask."""
+    """Return the number of copies and waits per additional token of a text with NLPO's mask."""
     (longer,) = (one for one in done if one.name.endswith(TWICE))
     (usual,) = (one for one in done if one.name == longer.name.removesuffix(TWICE))
     more, tokens = len(longer.events) - len(usual.events), "decoding"
@@ -178,7 +178,7 @@ def for_a_further_token(done: Sequence[Rehearsal]) -> float:
 
 
 def _too_many(name: str, events: list[Event], units: collections.Counter[str]) -> list[str]:
-    """Return problems of traffic for each token, or for each row of a step."""
+    """Return problems with the traffic per token or per row of a step."""
     problems = []
     places = collections.Counter((e.kind, e.place) for e in events if e.phase == "decoding")
     for (kind, place), count in places.items():

@@ -1,12 +1,12 @@
-"""A device "rehearsal": its tensors lie in the CPU's memory, say that they do not, and mix no better than CUDA's.
+"""A device "rehearsal", whose tensors use CPU memory, but behave and mix with CPU tensors only as CUDA's do.
 
-Importing this names PyTorch's spare backend for the whole process, which cannot be undone, and makes it the accelerator
-that ``auto`` finds. Processes of their own do it (`tests.rehearsal`), never one that runs other tests.
+Importing this module names PyTorch's spare backend for the whole process, which cannot be undone, and makes it the
+accelerator that ``auto`` finds. Only separate processes (`tests.rehearsal`) import it, never those of other tests.
 
-A tensor of the device is a `Rehearsed`, around the CPU tensor that it ``held``. Whatever is computed with it arrives in
-`_run`, which refuses what a GPU would refuse, notes what would go between host and device, and lets the CPU compute
-the rest, by its own kernels and with its own random numbers. Factories (``device="rehearsal"``) come the same way, by
-kernels registered for the backend, and so do autocast's casts: no mode has to be entered, in no thread.
+A tensor of the device is a `Rehearsed`, which wraps the CPU tensor ``held``. Computations with it are dispatched to
+`_run`, which refuses what a GPU would refuse, records the traffic between host and device, and computes the rest on
+the CPU, with its kernels and random numbers. Factories (``device="rehearsal"``) and autocast's casts are handled by
+kernels that are registered for the backend, so no mode need be entered in any thread.
 """
 
 import functools
@@ -33,7 +33,7 @@ class _Backend(_DummyBackendModule):
         return False
 
     def get_rng_state(self, device: object = None) -> Tensor:
-        return torch.empty(0, dtype=torch.uint8)  # its random numbers are the CPU's
+        return torch.empty(0, dtype=torch.uint8)  # it uses the CPU's random numbers
 
     def set_rng_state(self, state: Tensor, device: object = None) -> None:
         """Do nothing: the device has no generator."""
@@ -44,7 +44,7 @@ _apply = torch.nn.Module._apply
 
 
 def _swap(module: torch.nn.Module, *args: Any, **options: Any) -> torch.nn.Module:
-    """Move a module's weights: they become another class of tensor, which only a swap can do of what is tied."""
+    """Move a module's weights by swapping, which is required because their class changes, even for tied weights."""
     before = torch.__future__.get_swap_module_params_on_conversion()
     torch.__future__.set_swap_module_params_on_conversion(True)
     try:
@@ -73,7 +73,7 @@ class Rehearsed(Tensor):
         return made
 
     def __init__(self, held: Tensor) -> None:
-        """Made by `__new__`."""
+        """The wrapper is made by `__new__`."""
 
     def __repr__(self, *, tensor_contents: object = None) -> str:
         return f"{self.held!r} on {self.device}"
@@ -101,29 +101,29 @@ class Rehearsed(Tensor):
         )
 
     def untyped_storage(self) -> torch.UntypedStorage:
-        return self.held.untyped_storage()  # by its place in memory savers tell what is tied
+        return self.held.untyped_storage()  # savers recognise tied tensors by their address
 
 
-# What is computed
+# Computation
 
 _aten = torch.ops.aten
 _INDEXING = {_aten.index.Tensor, _aten._unsafe_index.Tensor, _aten.index_put.default, _aten.index_put_.default}
 _INDEXING |= {_aten._index_put_impl_.default, _aten._unsafe_index_put.default}
 _COPIES = {_aten.copy_.default, _aten._copy_from.default, _aten._to_copy.default}
 _TAKES_LENGTHS = {_aten._pack_padded_sequence.default, _aten._pack_padded_sequence_backward.default}
-"""Operators that take, and return, lengths on the host with tensors on the device."""
+"""Operators that accept and return lengths on the host along with tensors on the device."""
 _TAKES_NUMBERS = {_aten.fill_.Tensor, _aten.masked_fill.Tensor, _aten.masked_fill_.Tensor, _aten.where.self}
 _TAKES_NUMBERS |= {_aten.full_like.default}
-"""Operators that take numbers of the host; so do all elementwise ones."""
+"""Operators that accept numbers on the host, as do all elementwise operators."""
 _WAITS = {_aten.nonzero.default, _aten.masked_select.default, _aten.repeat_interleave.Tensor, _aten.bincount.default}
 _WAITS |= {_aten._unique2.default, _aten.unique_dim.default, _aten.unique_consecutive.default, _aten.equal.default}
-"""Operators for which the host waits, because the result, or its size, depends on the numbers."""
+"""Operators for which the host waits, because the result or its size depends on the values."""
 _BY_ARGUMENT = {_aten.repeat_interleave.Tensor: "output_size"}
-"""Operators that do not wait if this argument gives the size."""
+"""Operators that do not wait if this argument specifies the size."""
 
 
 def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Compute an operator of which a tensor, or the result, is the device's."""
+    """Compute an operator with a tensor or result on the device."""
     flat, spec = _pytree.tree_flatten((args, kwargs))
     tensors = [x for x in flat if isinstance(x, Tensor)]
     wrappers = {id(x.held): x for x in tensors if isinstance(x, Rehearsed)}
@@ -132,7 +132,7 @@ def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     _check_generators(func, flat, on_device)
     _note_traffic(func, args, kwargs, tensors, on_device)
     if func is _aten._fused_sdp_choice.default:
-        return 0  # attention by plain products, which the CPU's kernels do not take apart
+        return 0  # attention by plain products, which the CPU's kernels do not decompose
     if func is _aten._copy_from.default:
         return args[1].copy_(args[0])
     on_host = _pytree.tree_unflatten([_on_host(x) for x in flat], spec)
@@ -154,7 +154,7 @@ def _on_host(x: Any) -> Any:
 
 
 def _wrapped(func: Any, x: Any, wrappers: dict[int, Rehearsed]) -> Any:
-    """Wrap a result as a tensor of the device; a tensor that was written in place stays itself."""
+    """Wrap a result as a tensor of the device; a tensor that was modified in place is returned itself."""
     if not isinstance(x, Tensor):
         return x
     written = wrappers.get(id(x))
@@ -173,7 +173,7 @@ def _result_on_device(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], 
 
 
 def _check_mixing(func: Any, args: tuple[Any, ...], tensors: list[Tensor]) -> None:
-    """Raise as CUDA does if devices are mixed, except in copies, indices and numbers of the host."""
+    """Raise an error like CUDA's if devices are mixed, except in copies, indices and host numbers."""
     strangers = [x for x in tensors if not isinstance(x, Rehearsed)]
     if not strangers or len(strangers) == len(tensors) or func in _COPIES or func in _TAKES_LENGTHS:
         return
@@ -222,13 +222,13 @@ def _note_traffic(
             elif index.dtype in (torch.bool, torch.uint8):
                 note("wait", name)
         if any(isinstance(value, Tensor) and not value.dim() for value in args[2:3]):
-            note("to device", name)  # the number of `x[indices] = number`, which CUDA reads from the host's memory
+            note("to device", name)  # the number in `x[indices] = number`, which CUDA reads from host memory
     elif func in _WAITS and kwargs.get(_BY_ARGUMENT.get(func, "")) is None:
         note("wait", name)
 
 
 def _refuse(error: type[Exception], message: str, operator: str) -> None:
-    note("refused", operator)  # a caller that probes an operator swallows the error
+    note("refused", operator)  # a caller that probes an operator ignores the error
     raise error(message)
 
 
@@ -236,7 +236,7 @@ def _refuse(error: type[Exception], message: str, operator: str) -> None:
 
 _ASKED_FOR = ["empty.memory_format", "empty_strided", "arange", "arange.start", "arange.start_step", "linspace", "eye"]
 _ASKED_FOR += ["eye.m", "randperm", "randperm.generator", "_to_copy", "copy_", "_copy_from", "_local_scalar_dense"]
-_ASKED_FOR += ["detach", "silu_backward"]  # PyTorch would compute the latter from other operators
+_ASKED_FOR += ["detach", "silu_backward"]  # PyTorch would compute the latter with other operators
 _KERNELS = torch.library.Library("aten", "IMPL")
 
 
@@ -253,7 +253,7 @@ def _register(name: str) -> None:
 for _name in _ASKED_FOR:
     _register(_name)
 
-# Recurrent cells, for which accelerators have kernels that the CPU lacks: composed, so that they have gradients
+# Recurrent cells, for which only accelerators have kernels; they are composed, so that they have gradients
 
 
 def _plus(sums: Tensor, bias: Tensor | None) -> Tensor:
@@ -292,7 +292,7 @@ _IN_THE_WIDEST = ["cat", "stack", "addcmul", "addcdiv", "index_put", "dot"]
 
 
 def _register_cast(name: str, to: torch.dtype | None) -> None:
-    """Let autocast give this operator's floating-point tensors that type; None: the widest of its arguments'."""
+    """Make autocast cast this operator's floating-point tensors to this type; None: the widest of its arguments."""
     operator = _operator(name)
 
     @functools.wraps(operator)
@@ -309,7 +309,7 @@ def _register_cast(name: str, to: torch.dtype | None) -> None:
 
 
 _OTHERS = torch.library.Library("_", "IMPL")
-_OTHERS.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")  # are left as they are
+_OTHERS.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")  # are not changed
 _AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
 for _names, _dtype in ((_IN_BFLOAT16, torch.bfloat16), (_IN_FLOAT32, torch.float32), (_IN_THE_WIDEST, None)):
     for _name in _names:

@@ -1,4 +1,4 @@
-"""Record traffic between host and device, and refused operators, with the function of the package that caused them."""
+"""Record traffic between host and device, and refused operators, along with the function that caused them."""
 
 import contextlib
 import sys
@@ -12,14 +12,14 @@ from typing import Literal
 import groundling
 
 Kind = Literal["to device", "to host", "wait", "refused"]
-"""A copy, a copy back, the host waiting for numbers that a result's size depends on, or an operator that a GPU refuses."""
+"""A copy, a copy back, a wait for values on which a result's size depends, or an operator that a GPU refuses."""
 _SOURCE = str(Path(groundling.__file__).parent) + "/"
 _ELSEWHERE = "elsewhere"
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An event that makes a GPU slow, or that it refuses."""
+    """An event that slows a GPU down, or that a GPU refuses."""
 
     kind: Kind
     operator: str
@@ -36,7 +36,7 @@ _LISTS: list[list[Event]] = []
 
 @contextlib.contextmanager
 def recorded() -> Iterator[list[Event]]:
-    """Yield a list to which events of all threads are added."""
+    """Yield a list to which the events of all threads are appended."""
     events: list[Event] = []
     _LISTS.append(events)
     try:
@@ -56,12 +56,12 @@ def phase(name: str) -> Iterator[None]:
 
 
 def note(kind: Kind, operator: str) -> None:
-    """Record an event, caused by the calling function."""
+    """Record an event caused by the calling function."""
     if not _LISTS:
         return
     location = _first(sys._getframe(1))
     main = threading.main_thread().ident
-    if location is None and threading.get_ident() != main:  # a thread of autograd
+    if location is None and threading.get_ident() != main:  # an autograd thread
         location = _first(sys._current_frames().get(main or 0))
     event = Event(kind, operator, *(location or (_ELSEWHERE, 0)), _PHASE[-1])
     for events in _LISTS:

@@ -1,4 +1,4 @@
-"""Inputs of rehearsed runs: models of one layer, a reward model, recorded episodes; made once in each process."""
+"""Inputs of rehearsed runs (one-layer models, a reward model, recorded episodes), made once per process."""
 
 import functools
 import tempfile
@@ -17,13 +17,13 @@ from groundling.lm.load.model_files import STARTERS, Source
 
 @functools.cache
 def folder() -> Path:
-    """Return their folder, which is not deleted."""
+    """Return the folder of the inputs, which is not deleted."""
     return Path(tempfile.mkdtemp(prefix="rehearsal-"))
 
 
 @functools.cache
 def model(starter: str) -> Path:
-    """Make a bundled model's architecture in the smallest size, with random weights and its tokenizer."""
+    """Save a bundled model's architecture in the smallest size, with random weights and its tokenizer."""
     path = str(STARTERS[starter])
     config = AutoConfig.from_pretrained(path)
     seq2seq = bool(config.is_encoder_decoder)
@@ -41,7 +41,7 @@ def model(starter: str) -> Path:
 
 @functools.cache
 def distilled() -> Path:
-    """Make the folder of an empty table of rewards."""
+    """Create a folder with an empty table of rewards."""
     reward_models.create("table").save(folder() / "distilled")
     return folder() / "distilled"
 

@@ -48,7 +48,7 @@ def scored(device: str, folder: Path, starter: str) -> Outcome:
 
 
 def of_family(device: str, folder: Path, family: str) -> Outcome:
-    """Score with cached prompts or line by line, and read texts to one prompt in one row, in several families."""
+    """Score with cached prompts or line by line, and read texts for one prompt in one row, for several families."""
     tokenizer = load_tokenizer(Source(str(materials.model("starter-causal"))))
     lm = LanguageModel(tiny_model(tiny_config(family, vocab_size=len(tokenizer))).to(device), tokenizer)
     scores = torch.cat(lm.score(PROMPTS, ACTIONS))
@@ -64,7 +64,7 @@ ACTIONS = ["turn left", "go forward", "turn right"]
 
 
 def decoded(device: str, folder: Path, mask: str | None = None, num_tokens: int = 24, **generation: Any) -> Outcome:
-    """Write texts of full length with values and a reference."""
+    """Generate texts of full length, with values and a reference."""
     lm = LanguageModel.from_pretrained(materials.model("starter-causal"), device=device)
     options: dict[str, Any] = {} if mask is None else {"mask_type": mask, "top_mask": 0.9}
     settings = {"terminate_on_eos": True, "min_new_tokens": num_tokens, **generation}
@@ -87,7 +87,7 @@ def decoded(device: str, folder: Path, mask: str | None = None, num_tokens: int 
 
 
 def ended(device: str, folder: Path, starter: str) -> Outcome:
-    """Write texts of which most end early."""
+    """Generate texts, most of which end early."""
     lm = LanguageModel.from_pretrained(materials.model(starter), device=device)
     lm.model.generation_config.eos_token_id = list(range(100, 200))
     policy = TokenPolicy(lm)
@@ -99,8 +99,8 @@ def ended(device: str, folder: Path, starter: str) -> Outcome:
 
 
 def spread(device: str, folder: Path, starter: str) -> Outcome:
-    """Policies with a language model on two devices, as with model.device_map."""
-    # Its cache would lie on several devices, so Transformers' loop generates.
+    """Use policies whose language model is on two devices, as with model.device_map."""
+    # The cache would be on several devices, so Transformers' loop generates.
     with mock.patch.object(steps.Stepper, "_is_exact", lambda self: False):
         lm, reference = _beginning_on(device, starter), _beginning_on(device, starter)
         torch.manual_seed(0)
@@ -130,7 +130,7 @@ def spread(device: str, folder: Path, starter: str) -> Outcome:
 
 
 def _beginning_on(device: str, starter: str) -> LanguageModel:
-    """Load a model whose last norms are on the CPU; as with accelerate, modules move their inputs."""
+    """Load a model whose last norms are on the CPU; modules move their inputs, as with accelerate."""
     lm = LanguageModel.from_pretrained(materials.model(starter), device=device, attention="sdpa")
     for part in (lm.model.get_encoder(), lm.backbone.body) if lm.is_encoder_decoder else (lm.backbone.body,):
         (part.final_layer_norm if lm.is_encoder_decoder else part.norm).to("cpu")
@@ -162,7 +162,7 @@ def distilled(device: str, folder: Path, kind: str) -> Outcome:
     pairs = TrainingPairs(captions, indices, torch.tensor([[0.0, 1.0], [0.0, 1.0], [0.0, 1.0], [0.5, 0.5]]))
     figures = {}
     if kind == "table":
-        model(captions)  # of an empty one
+        model(captions)  # an empty caption
         model.fit(pairs)
     else:
         optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=1e-4)
@@ -179,7 +179,7 @@ def distilled(device: str, folder: Path, kind: str) -> Outcome:
 
 
 def judged(device: str, folder: Path, answer: str) -> Outcome:
-    """Ask a language model as a judge."""
+    """Use a language model as a judge."""
     question = Question(world="text")
     model = str(materials.model("starter-causal"))
     judge = judges.create("transformers", model=model, answer=answer, device=device, max_tokens=8, temperature=0)
@@ -206,7 +206,7 @@ def measured(device: str, folder: Path) -> Outcome:
 
 
 def in_bfloat16(play: Played) -> Played:
-    """Play a path with autocast to bfloat16."""
+    """Run a path with autocast to bfloat16."""
 
     def played(device: str, folder: Path) -> Outcome:
         if device == "cpu":
@@ -221,6 +221,6 @@ def in_bfloat16(play: Played) -> Played:
 
 @contextlib.contextmanager
 def saying_of_bfloat16(device: str, fast: bool) -> Iterator[None]:
-    """Let the device report whether bfloat16 is fast."""
+    """Make the device report whether bfloat16 is fast."""
     with mock.patch.object(torch.get_device_module(device), "is_bf16_supported", lambda: fast):
         yield

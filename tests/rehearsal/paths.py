@@ -1,6 +1,6 @@
 """Paths of runs on a GPU, as small as possible.
 
-A path is played on the CPU and on the device, and returns figures and tensors by name, which must agree.
+A path is run on the CPU and on the device, and returns figures and tensors by name, which must agree.
 """
 
 import collections
@@ -30,13 +30,13 @@ from tests.runs import TIME_KEYS
 
 Outcome = Mapping[str, Tensor | float]
 DRAWN = "drawn by the device"
-"""Prefix of figures that a GPU draws from its own generator."""
+"""Prefix of figures that a GPU samples with its own generator."""
 UNITS: collections.Counter[str] = collections.Counter()
-"""Count of each phase of a path, in steps, tokens or gradient steps."""
+"""Number of steps, tokens or gradient steps in each phase of a path."""
 
 
 class Played(Protocol):
-    """A function that plays a path on a device, in an empty folder, and returns its outcome."""
+    """A function that runs a path on a device, in an empty folder, and returns its outcome."""
 
     def __call__(self, device: str, folder: Path) -> Outcome: ...
 
@@ -46,21 +46,21 @@ _CONSOLE = Console(quiet=True)
 
 
 def settings(one: Combination) -> Config:
-    """A combination's run, with the smallest models."""
+    """Return the config of a combination's run, with the smallest models."""
     clones = one.clones and one.world.startswith("text")
-    encodes = one.world == "text"  # with an encoder-decoder; elsewhere a causal model
+    encodes = one.world == "text"  # with an encoder-decoder; in other worlds with a causal model
     model = materials.model("starter" if encodes else "starter-causal")
     config = config_of(one, materials.distilled(), str(model), str(materials.dataset(one.world)) if clones else "")
     if encodes and config.model.path:
         config.model.attention = "sdpa"  # as on accelerators
     if "learning_rate" in config.algorithm.args:
-        # Adam amplifies gradients that are only rounding.
+        # Adam amplifies gradients that consist only of rounding errors.
         config.algorithm.args["learning_rate"] = 1e-4
     return config
 
 
 def combinations() -> Iterator[Combination]:
-    """All worlds, policies and algorithms that train together, and all rewards."""
+    """Yield all compatible worlds, policies and algorithms, and all rewards."""
     for one in dict.fromkeys([*learners(), *rewarded()]):
         if one.world == "NetHack" and not HAS_NETHACK:
             continue
@@ -106,7 +106,7 @@ def whole_run(config: Config, device: str, folder: Path) -> Outcome:
 
 
 def variants() -> Iterator[tuple[str, Config]]:
-    """Runs with features that combinations lack: references, adapters, checkpointed gradients, filters, masks."""
+    """Yield runs with other features: references, adapters, checkpointed gradients, filters, masks."""
     reading = Combination("text", "action_scoring", "ppo", PAID)
     writing = Combination("writing", "token", "ppo", "metric")
     lora = {"r": 2, "target_modules": "all-linear"}
@@ -166,7 +166,7 @@ def conversing(policy: str, algorithm: str) -> Config:
 
 
 def whole_runs() -> Iterator[tuple[str, Config]]:
-    """Runs that are stopped, resumed and evaluated."""
+    """Yield runs that are stopped, resumed and evaluated."""
     for one in (
         Combination("text", "action_scoring", "ppo", "distilled judge"),
         Combination("writing", "token", "nlpo", "metric"),
@@ -201,7 +201,7 @@ def _in_phases(run: Trainer) -> Iterator[None]:
     def collecting(*args: Any, **options: Any) -> Any:
         with phase("collection"):
             rollout, episodes = collect(*args, **options)
-        if rollout.tokens is not None:  # written in turn, in all envs together
+        if rollout.tokens is not None:  # generated turn by turn in all envs together
             UNITS["collection"] += int(rollout.tokens.ids.any(1).sum())
         elif rollout.mask is not None:
             UNITS["collection"] += int(rollout.mask.sum(0).max())

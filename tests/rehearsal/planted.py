@@ -1,4 +1,4 @@
-"""Deliberate mistakes, one of each kind: ``python -m tests.rehearsal.planted`` prints the problems found, as JSON."""
+"""Deliberate mistakes of each kind: ``python -m tests.rehearsal.planted`` prints the problems found, as JSON."""
 
 import contextlib
 import functools
@@ -33,7 +33,7 @@ def mixed_devices() -> Iterator[None]:
 
 @contextlib.contextmanager
 def mixed_and_swallowed() -> Iterator[None]:
-    """The same in a probe that takes an error as an answer."""
+    """The same mistake in a probe that interprets an error as an answer."""
 
     def add(stepper: steps.Stepper, texts: steps.Texts, tokens: Tensor) -> None:
         slots, texts.slots = texts.slots, torch.arange(len(texts.slots))

@@ -1,4 +1,4 @@
-"""An accelerator is rehearsed, in processes of its own: naming PyTorch's spare backend holds for a whole process."""
+"""Rehearsal of an accelerator, in separate processes, because PyTorch's spare backend is named once per process."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def test_paths_are_rehearsed_and_nothing_is_misplaced() -> None:
     wrong = [line for line in done.stdout.splitlines() if "WRONG" in line]
     assert done.returncode == 0, "\n".join(wrong) or done.stderr[-3000:]
     assert len(done.stdout.splitlines()) > 6, done.stdout
-    assert torch._C._get_privateuse1_backend_name() == "privateuseone"  # nothing of it is in this process
+    assert torch._C._get_privateuse1_backend_name() == "privateuseone"  # it is not part of this process
     assert "tests.rehearsal.device" not in sys.modules
 
 
@@ -44,6 +44,6 @@ def test_a_mistake_of_each_kind_is_found() -> None:
     assert "aten.index_add.default refused in lm/read/scoring.py:" in reports["mixed_devices"]
     assert "Expected all tensors to be on the same device" in reports["mixed_devices"]
     assert "aten.index_copy_.default refused in lm/write/steps.py:_Slots.update" in reports["mixed_and_swallowed"]
-    # One for each token, and the look at which texts have ended.
+    # One for each token, and one check for finished texts.
     assert "to host, 25 times in 24 tokens: lm/write/decoding.py:Decoder._write" in reports["copied_in_a_loop"]
     assert "numpy refused in policies/policy.py:Action.choose" in reports["taken_to_numpy"]

@@ -1,4 +1,4 @@
-"""A trained policy as a folder of its own, and on the hub."""
+"""A trained policy as a separate folder, and on the hub."""
 
 import json
 import re
@@ -67,7 +67,7 @@ def test_the_card_describes_the_published_checkpoint(run_dir: Path, tmp_path: Pa
 
 @pytest.fixture(scope="module")
 def adapted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run whose policy scores actions with an adapter on a model that only this machine has."""
+    """Return a run whose policy scores actions with an adapter for a model that exists only on this machine."""
     home = tmp_path_factory.mktemp("writer")
     shutil.copytree(STARTERS["starter-causal"], home / "model")
     small = ["world.num_envs=2", "training.steps=4", "world.num_steps=2", "algorithm.args.minibatch_size=2"]
@@ -79,7 +79,7 @@ def adapted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _moved(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Publish a run, copy the folder elsewhere, and name it from there."""
+    """Publish a run, copy the folder elsewhere, and refer to it from there."""
     assert main(["publish", str(run), "--output", str(tmp_path / "out")]) == 0
     shutil.copytree(tmp_path / "out", tmp_path / "elsewhere" / "copy")
     shutil.rmtree(tmp_path / "out")
@@ -95,7 +95,7 @@ def _agents(folder: Path, suite: str) -> dict[str, Any]:
 
 
 def _copy(run_dir: Path, tmp_path: Path, **changes: Any) -> Path:
-    """Copy a run, with changes of its config (``model__path`` is ``model.path``)."""
+    """Copy a run with changes to its config (``model__path`` is ``model.path``)."""
     run = shutil.copytree(run_dir, tmp_path / "run")
     config = OmegaConf.load(run / "config.yaml")
     for key, value in changes.items():
@@ -105,7 +105,7 @@ def _copy(run_dir: Path, tmp_path: Path, **changes: Any) -> Path:
 
 
 def _published(run: Path, output: Path) -> str:
-    """Publish a run; return its model card."""
+    """Publish a run, and return its model card."""
     assert main(["publish", str(run), "--output", str(output)]) == 0
     return (output / "README.md").read_text()
 
@@ -151,7 +151,7 @@ def test_a_published_adapter_names_its_base_model(
 
 
 def test_only_the_policys_own_files_are_published(run_dir: Path, tmp_path: Path) -> None:
-    """A manifest may name the publisher's files."""
+    """A manifest may list files of the publisher."""
     run = _copy(run_dir, tmp_path)
     (tmp_path / "private.txt").write_text("private")
     newest = sorted((run / "checkpoints").iterdir())[-1]
@@ -185,7 +185,7 @@ def test_judges_questions_and_answers_are_not_published(run_dir: Path, tmp_path:
 def test_a_reward_model_unused_in_training_is_not_published(
     run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The run's author names the folder, which may be the publisher's own."""
+    """The run's author specifies the folder, which may be the publisher's own."""
     taste = tmp_path / "taste"
     private, other = (CharacterRewardModel(channels=size, hidden_size=8) for size in (4, 8))
     private.save(taste, {"note": "private"})
@@ -213,7 +213,7 @@ def test_a_reward_model_unused_in_training_is_not_published(
 
 
 def test_a_card_has_the_notes_of_its_evaluations(run_dir: Path, tmp_path: Path) -> None:
-    """As that success was decided by the last reward; what they quote cannot be markup."""
+    """For example, that success was determined by the last reward; quotations cannot be markup."""
     run = _copy(run_dir, tmp_path)
     path = run / "evaluation" / "test.json"
     content = json.loads(path.read_text()) | {"notes": ["success: not reported <b>", "another"]}
@@ -284,8 +284,8 @@ def test_an_upload_is_complete_or_the_folder_stays(
 
 
 def test_an_unreachable_hub_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the hub's own client, whose errors are no OSErrors."""
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")  # nothing listens there
+    """The hub's own client reports it, with errors that are not OSErrors."""
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")  # nothing listens on this port
     with pytest.raises(RunError, match=r"could not upload .* to me/numbers: .*refused.*; the folder is kept"):
         upload(tmp_path, "me/numbers", private=True)
 

@@ -1,4 +1,4 @@
-"""Rating forms: nothing of what was written is taken for markup or formulas, and answers come back to their systems."""
+"""Rating forms: no generated text is interpreted as markup or a formula, and answers are assigned to their systems."""
 
 import csv
 import json
@@ -80,7 +80,7 @@ def _sheet(folder: Path) -> list[dict[str, str]]:
 
 
 def _answer(folder: Path, path: Path, rater: str, answer: Any) -> Path:
-    """Fill the sheet by `answer(item as the key has it, question)`."""
+    """Fill the sheet with `answer(item in the key, question)`."""
     rows = _sheet(folder)
     items = {item["id"]: item for item in _key(folder)["items"]}
     for row in rows:
@@ -132,7 +132,7 @@ def test_raters_cannot_tell_the_systems(tmp_path: Path) -> None:
         form = write_form(kind, predictions, folder, num_samples=40)
         assert "ppo" not in form.read_text() and "ppo" not in (folder / "sheet.csv").read_text()
         first = [item["systems"][0] for item in _key(folder)["items"]]
-        assert 10 < sum(system == "ppo" for system in first[:40]) < 30  # neither first nor always A
+        assert 10 < sum(system == "ppo" for system in first[:40]) < 30  # the same system is neither always nor never A
 
 
 def test_pairs_show_the_text_of_the_system_that_the_key_names(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_likert_answers_come_back_to_their_systems(tmp_path: Path) -> None:
         ("fluency", "ppo"): (5.0, 6),
         ("fluency", "nlpo"): (2.0, 6),
     }
-    # Coincidences: twelve 2s, six 4s and six 5s; 2 agrees always, 4 and 5 meet six times in each direction. The
+    # Coincidences: twelve 2s, six 4s and six 5s; 2 always agrees, 4 and 5 meet six times in each direction. The
     # squared ranks between 4 and 5 are 6² = 36, between 2 and 4 9² = 81, between 2 and 5 15² = 225.
     observed = 2 * 6 * 36
     expected = 2 * (12 * 6 * 81 + 12 * 6 * 225 + 6 * 6 * 36) / 23
@@ -212,7 +212,7 @@ def test_the_command_writes_forms_and_reads_answers(tmp_path: Path, capsys: pyte
 
 
 def test_predictions_of_runs_with_any_text_are_read(tmp_path: Path) -> None:
-    """Also where prompts repeat, and where a text has what Unicode counts as a line's end, but JSONL does not."""
+    """This includes repeated prompts, and texts with line ends that Unicode recognises but JSONL does not."""
     samples = [Sample(f"val_{n}", "the same prompt", ("r",)) for n in range(3)]
     texts = ["one\u2028line", "one\x85line", "one\x0bline"]
     files = {name: tmp_path / f"{name}.jsonl" for name in ("ppo", "nlpo")}
@@ -287,19 +287,19 @@ def test_bad_answers_are_reported(tmp_path: Path) -> None:
 
 
 def test_a_spreadsheet_keeps_the_sheets_cells(tmp_path: Path) -> None:
-    """Excel takes a file for UTF-8 if it has a byte order mark; a text may be longer than the csv module likes."""
+    """Excel reads a file as UTF-8 if it has a byte order mark, and texts may exceed the csv module's limit."""
     folder, long = tmp_path / "form", "ä" * 200_000
     write_form("likert", {"ppo": _predictions(tmp_path, "ppo", 1, generation=long)}, folder, num_samples=1)
     sheet = (folder / "sheet.csv").read_bytes()
     assert sheet.startswith(b"\xef\xbb\xbfrater,item,")
     answers = tmp_path / "answers.csv"
     answers.write_bytes(sheet.replace(b"\r\n,item0000", b"\r\nJ\xc3\xbcrgen,item0000").replace(b",,\r\n", b",5,\r\n"))
-    csv.field_size_limit(131_072)  # as a new process has it
+    csv.field_size_limit(131_072)  # as in a new process
     quality = read_answers(folder, [answers])[0]
     assert (quality.question, quality.mean) == ("quality", 5)
 
 
-# Krippendorff 2011, section C: four observers, twelve units, some not seen by all.
+# Krippendorff 2011, section C: four observers and twelve units, some of which not all observers have seen.
 _TABLE = [
     [1, 2, 3, 3, 2, 1, 4, 1, 2, None, None, None],
     [1, 2, 3, 3, 2, 2, 4, 1, 2, 5, None, 3],

@@ -1,4 +1,4 @@
-"""What reports and the browser UI read from a run's folder."""
+"""The data that reports and the browser UI read from a run's folder."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Nothing of the writer's machine leaves it: each setting of the schema is planted, and every byte is searched."""
+"""Shared files contain no data of the author's machine: text is planted in each setting, and every byte searched."""
 
 import base64
 import copy
@@ -46,11 +46,11 @@ FREE = {
     "writing": {"name", "run_dir", "imports", "model.path", "model.tokenizer", "world.args"},
     "nethack": {"name", "run_dir", "imports", "training.trackio"},
 }
-"""Some of the settings that can be planted, without which the test would show little."""
+"""Settings that must be among those that can be planted, so that the test is meaningful."""
 
 
 def _plants(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """By dotted key, a value with `MARK` for each setting of a section that may hold a text."""
+    """Return a value with `MARK` for each setting of a section that may contain a text, by dotted key."""
     for name, field in type(node).model_fields.items():
         under, hint, value = f"{key}{name}", str(field.annotation), getattr(node, name)
         planted = f"{MARK}{under}"
@@ -70,7 +70,7 @@ def _plants(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _planted_with(values: dict[str, Any], plants: Mapping[str, Any], text: str) -> Any:
-    """Nested settings with the text planted."""
+    """Return nested settings with the planted text."""
     planted = copy.deepcopy(values)
     for key, value in plants.items():
         *sections, last = key.split(".")
@@ -80,11 +80,11 @@ def _planted_with(values: dict[str, Any], plants: Mapping[str, Any], text: str) 
 
 @functools.cache
 def _settings(world: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A run's settings, and what can be planted in them: a setting whose text is refused is in no run."""
+    """Return a run's settings, and those in which text can be planted, which excludes settings that are rejected."""
     config = compose(*EXPERIMENTS[world])
     values = yaml.safe_load(to_yaml(config))
     plants = {key: value for key, value in _plants(config) if "ReadByModel" not in {f.name for f in facts_of(key)}}
-    del plants["model.revision"]  # which needs a hub id as model.path
+    del plants["model.revision"]  # requires a hub id as model.path
     while True:
         try:
             world_of(from_values(_planted_with(values, plants, MARK))).spec  # noqa: B018
@@ -92,12 +92,12 @@ def _settings(world: str) -> tuple[dict[str, Any], dict[str, Any]]:
         except GroundlingError as error:
             refused = [key for key in plants if re.search(rf"{MARK}{re.escape(key)}(?!\w)", str(error))]
             assert refused, error
-            for key in {*refused} - {"imports"} or refused:  # which any error about a missing component mentions
+            for key in {*refused} - {"imports"} or refused:  # any error about a missing component lists it
                 del plants[key]
 
 
 def _planted_run(world: str, text: str, folder: Path) -> set[str]:
-    """Write a run with the text in every setting that takes it, and in what a run's programs write of settings.
+    """Write a run with the text in every setting that accepts it, and in everything derived from settings.
 
     Returns:
         The keys of these settings.
@@ -132,7 +132,7 @@ def _planted_run(world: str, text: str, folder: Path) -> set[str]:
 
 
 def _assert_nothing_private(folder: Path) -> None:
-    """Search names and contents, pictures inside of pages and the texts of PNGs among them."""
+    """Search names and contents, including images inside pages and the texts of PNGs."""
     for path in folder.rglob("*"):
         content = str(path.relative_to(folder)).encode() + b"\n"
         if path.is_file():
@@ -223,7 +223,7 @@ def test_time_is_linear_in_the_length_of_a_text() -> None:
     for part in ("/", "(/a", "a.b@c.", "sk-a-", "eyJ-", "a-", "://", ": ", "/a, "):
         begun = time.process_time()
         shareable(part * (50_000 // len(part)))
-        assert time.process_time() - begun < 1, part  # of quadratic ones 10 or more
+        assert time.process_time() - begun < 1, part  # quadratic ones would take 10 or more
 
 
 def test_credentials_are_removed_by_their_key() -> None:

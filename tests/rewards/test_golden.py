@@ -1,4 +1,4 @@
-"""Rewards of the original, recorded by running it."""
+"""Rewards that were recorded by running the original."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
     "rouge2_multi": ("rouge", {"rouge_type": "rouge2", "use_single_ref": False}),
     "rougeL": ("rouge", {"rouge_type": "rougeL"}),
 }
-"""The golden names that are no ids: an id with arguments."""
+"""Golden names that are not ids, but an id with arguments."""
 TEXTS = {case["id"]: case for case in golden("single")}
 CASES = [case for case in golden("reward") if case["id"] in TEXTS]
 

@@ -44,13 +44,13 @@ NORMALIZATION = Normalization(0.5, 4.0, tuple(2 * q - 1 for q in QUANTILE_LEVELS
 
 
 def _sum(world: WorldSpec = PLACE, **parts: Any) -> RewardSum:
-    """Make the parts from their settings, without loading a reward model."""
+    """Create the parts from their settings, without loading a reward model."""
     settings = {name: None if part is None else RewardPartConfig(**part) for name, part in parts.items()}
     return make_parts(settings, world)
 
 
 def _steps(env: Sequence[Sequence[float]], step_captions: Sequence[Sequence[str]], goal: str = "go") -> RewardInputs:
-    """Rewards and captions ``(num_steps, num_envs)``; every caption occurs for the first time."""
+    """Return rewards and captions ``(num_steps, num_envs)``; every caption occurs for the first time."""
     texts = [text for step in step_captions for text in step]
     captions = Captions(
         _reading(texts), [goal] * len(texts), torch.from_numpy(caption_ids(texts)), torch.ones(len(texts))
@@ -88,7 +88,7 @@ def _motif(
     intrinsic: float = 0.1,
     **args: Any,
 ) -> Tensor:
-    """Motif's formula as a sum of parts, for steps of one env."""
+    """Compute Motif's formula as a sum of parts, for steps of one env."""
     part = RewardModelPart(**args)
     part.use(Scripted({str(i): number for i, number in enumerate(raw)}, normalization))  # type: ignore[arg-type]
     paid = rewards.parts.create("env", scale=0.1, clip=10)
@@ -103,14 +103,14 @@ def test_motifs_formula_by_hand() -> None:
     # Intrinsic: 2; 200, neither clipped nor scaled; 2 / 8.
     expected = [0.1 * 5 + 0.1 * 2, 0.1 * 10 + 0.1 * 200, 0.1 * 0.25]
     assert _motif(env, raw, counts).tolist() == pytest.approx(expected)
-    # What equals the threshold is cut off: normalised 1, 2, -0.1; 0, -2, 0.5, of which 0 is the median.
+    # Values equal to the threshold are removed: normalised 1, 2, -0.1; 0, -2, 0.5, whose median is 0.
     totals = _motif([0.0] * 6, [2.5, 4.5, 0.3, 0.5, -3.5, 1.5], [1, 2, 1, 1, 1, 3.0], intrinsic=1.0)
     assert totals.tolist() == pytest.approx([1.0, 2 / 8, 0, 0, 0, 0.5 / 27])
     labels = _motif([0.0] * 2, [0.0, 1.0], [1.0, 2.0], None, intrinsic=0.4, normalize=False, threshold_quantile=0)
     assert labels.tolist() == pytest.approx([0, 0.05])
     with pytest.raises(ConfigError, match="normalize=false"):
         _motif([0.0], [0.0], [1.0], None)
-    # β = 0: repetition costs nothing; β = 1: 1 / n.
+    # β = 0: repetition has no effect; β = 1: 1 / n.
     for exponent, value in ((0, 6.0), (1, 2.0), (0.5, 6 / math.sqrt(3))):
         totals = _motif([0.0], [12.5], [3.0], intrinsic=1.0, count_exponent=exponent)
         assert totals.item() == pytest.approx(value)
@@ -192,7 +192,7 @@ def test_written_texts_are_rewarded_at_their_tokens() -> None:
 
 
 class _Two(Processes):
-    """One of two processes with equal data."""
+    """One of two processes with the same data."""
 
     def gather(self, value: Any) -> list[Any]:
         return [value, value]
@@ -272,7 +272,7 @@ def test_invalid_parts_are_refused_before_anything_is_loaded(
 
 @rewards.register("test-memory")
 class _Seen(rewards.Reward):
-    """Rewards a text by its number of occurrences; returns its mutable state."""
+    """Rewards a text with its number of occurrences; returns its mutable state."""
 
     def __init__(self) -> None:
         self.state: dict[Any, Any] = {}

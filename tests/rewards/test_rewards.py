@@ -31,7 +31,7 @@ class Given(Reward):
 
 @dataclass(kw_only=True)
 class Longer(TokenReward):
-    """Characters that each token adds; 100 more at the end."""
+    """The number of characters that each token adds; plus 100 at the end."""
 
     def at_token(
         self, prompt: str, previous: str, current: str, done: bool, references: Sequence[str], meta: Any
@@ -55,7 +55,7 @@ def test_a_token_reward_gets_ids() -> None:
         part = TextPart(reward)
         assert part.rewards(RewardInputs.of_texts(texts)).T.tolist() == wanted
     assert Repeats()(["p"], ["aab"], [[]]).tolist() == [0.0]  # a whole text has no id
-    both = WeightedSum(parts=[(Repeats(), 1.0), (Longer(), 1.0)])  # one that takes no ids
+    both = WeightedSum(parts=[(Repeats(), 1.0), (Longer(), 1.0)])  # one of the rewards does not use ids
     assert TextPart(both).rewards(RewardInputs.of_texts(texts)).T.tolist() == [[1.0, 0.0, 111.0], [111.0, 0.0, 0.0]]
 
 
@@ -64,7 +64,7 @@ def test_every_metric_is_a_reward_and_every_reward_a_metric() -> None:
     for id in rewards.rewards:
         known = inspect.signature(rewards.rewards.get(id)).parameters
         assert "shaping_fn" in known, id
-        if id in metrics.metrics and id not in ("rouge", "intent_accuracy"):  # their rewards are not the metrics
+        if id in metrics.metrics and id not in ("rouge", "intent_accuracy"):  # these rewards differ from the metrics
             assert {"key", "scale", "offset"} <= set(known), id
     measure = rewards.measures.create("rouge_combined")
     assert measure.compute(["p", "q"], ["a b", "x"], [["a b"], ["a b"]]) == {
@@ -83,7 +83,7 @@ def test_one_of_several_figures_must_be_named() -> None:
 
 def test_figures_are_scaled() -> None:
     ter = metrics.create("ter").compute(["p"], ["a b c"], [["a b"]])["lexical/ter"].corpus
-    both = rewards.create("ter")(["p", "q"], ["a b c", "a b"], [["a b"], ["a b"]])  # each is a corpus of its own
+    both = rewards.create("ter")(["p", "q"], ["a b c", "a b"], [["a b"], ["a b"]])  # each is a separate corpus
     assert both.tolist() == pytest.approx([1 - ter, 1]) == [0.5, 1]
     lengths = rewards.create("diversity", key="diversity_metrics/total_length", scale=-0.5, offset=2.0)
     assert lengths(["p"], ["a b c"], [[]]).item() == 0.5
@@ -179,7 +179,7 @@ def test_an_invalid_reward_is_an_error_in_one_line(values: Any, message: str) ->
 
 
 def test_a_users_metric_is_a_reward_and_a_users_reward_a_metric() -> None:
-    """Constructors need no ``compat``."""
+    """Constructors do not need ``compat``."""
 
     class Scaled(Given):
         def __init__(self, k: int = 1) -> None:
@@ -207,7 +207,7 @@ def test_a_users_metric_is_a_reward_and_a_users_reward_a_metric() -> None:
 
 @dataclass(kw_only=True)
 class Asked(Reward):
-    """Number of earlier calls."""
+    """The number of earlier calls."""
 
     times: int = 0
 

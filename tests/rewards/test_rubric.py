@@ -28,7 +28,7 @@ _ASKED: list[str] = []
 
 @judges.register("test-length")
 class LengthJudge(Judge):
-    """Scores a text by its number of words; gives no score to texts with "odd", and fails with "down"."""
+    """Scores a text by its number of words; returns no score for texts with "odd", and fails for "down"."""
 
     def answer(self, request: Request) -> Reply | str:
         (text,) = request.captions
@@ -157,7 +157,7 @@ def test_a_run_is_rewarded_measured_and_resumed(tmp_path: Path) -> None:
     assert "reward/increasing_numbers" in rows[0] and rows[-1]["rubric_invalid"] == 0
     (state,) = sorted(tmp_path.glob("run/checkpoints/*/rewards/rubric/state.json"))[-1:]
     scores = json.loads(state.read_text())["scores"]
-    assert len(scores) > rows[0]["rubric_scored"]  # those of before the resumption too
+    assert len(scores) > rows[0]["rubric_scored"]  # also those from before the run was resumed
     assert main(["evaluate", str(tmp_path / "run"), "--split", "test"]) == 0
     (written,) = (tmp_path / "run" / "predictions").glob("test-trained.jsonl")
     assert {"reward", "reward/rubric"} <= json.loads(written.read_text().splitlines()[0])["metrics"].keys()

@@ -1,4 +1,4 @@
-"""Which device is taken."""
+"""Selection of the device."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from groundling.training.train import train
 
 
 def test_a_gpu_without_float64_is_passed_over_and_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As Apple's, for which a stand-in answers here."""
+    """As with Apple's GPUs, which a stand-in represents here."""
     empty = torch.empty
 
     def without_float64(*size: int, dtype: Any = None, device: Any = None) -> torch.Tensor:
@@ -34,7 +34,7 @@ def test_a_gpu_without_float64_is_passed_over_and_refused_by_name(monkeypatch: p
 
 
 def _launched(monkeypatch: pytest.MonkeyPatch, rank: int, processes: int, count: int) -> None:
-    """As one of torchrun's processes on a machine with GPUs."""
+    """Simulate one of torchrun's processes on a machine with GPUs."""
     monkeypatch.setenv("LOCAL_RANK", str(rank))
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
@@ -45,7 +45,7 @@ def _launched(monkeypatch: pytest.MonkeyPatch, rank: int, processes: int, count:
 
 
 def _device_of(experiment: str, *overrides: str) -> str:
-    """The device on which one of a run's processes trains."""
+    """Return the device on which one of a run's processes trains."""
     return world_of(compose(experiment, overrides)).device
 
 
@@ -88,7 +88,7 @@ def test_under_a_device_map_a_process_computes_on_the_first_gpu_of_its_share(
 
 @pytest.mark.parametrize("device_map", ["auto", "sequential"])
 def test_a_process_spreads_its_layers_over_its_own_gpus(device_map: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As Transformers computes the map, for a model without weights."""
+    """The map is computed as by Transformers, for a model without weights."""
     from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.integrations.accelerate import _get_device_map
 

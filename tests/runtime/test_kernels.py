@@ -11,14 +11,14 @@ from groundling.runtime.devices import FastGRU
 
 @pytest.fixture(autouse=True)
 def _onednn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compute as on a processor where oneDNN is faster."""
+    """Simulate a processor on which oneDNN is faster."""
     if not torch.backends.mkldnn.is_available():
         pytest.skip("this PyTorch has no oneDNN")
     monkeypatch.setattr(devices, "onednn_is_faster", lambda: True)
 
 
 def _pair() -> tuple[nn.GRU, FastGRU]:
-    """Return PyTorch's layer and the fast one, with equal weights."""
+    """Return PyTorch's layer and the fast layer, with the same weights."""
     torch.manual_seed(0)
     fast = FastGRU(96, 80)
     plain = nn.GRU(96, 80)
@@ -40,7 +40,7 @@ def test_the_fast_gru_and_its_gradients_are_the_same(length: int, batch: int) ->
         with torch.no_grad():
             again, _ = layer(x, first)
         results.append([states.detach(), last.detach(), again, *gradients])
-    assert not torch.equal(results[0][-1], results[1][-1])  # another kernel
+    assert not torch.equal(results[0][-1], results[1][-1])  # a different kernel
     for expected, got in zip(*results, strict=True):
         assert got.shape == expected.shape
         torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-4)

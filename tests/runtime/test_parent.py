@@ -78,7 +78,7 @@ def test_a_process_whose_parent_has_ended_ends_at_once() -> None:
 
 
 def _runs(process: int) -> bool:
-    """Return True if a process runs; zombies do not."""
+    """Return True if a process is running; zombies are not."""
     try:
         state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):

@@ -1,4 +1,4 @@
-"""A bundled model, served on loopback."""
+"""A bundled model that is served on loopback."""
 
 import json
 import threading
@@ -29,7 +29,7 @@ class Server:
     name: str
 
     def post(self, path: str, body: Any, token: str = TOKEN) -> tuple[int, dict[str, Any]]:
-        """Send a body, JSON unless it is bytes; return the reply's status and JSON."""
+        """Send a body (JSON unless it is bytes), and return the reply's status and JSON."""
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         head = {"Authorization": f"Bearer {token}"}
         request = urllib.request.Request(f"{self.url}/v1{path}", content if body else None, head)

@@ -1,4 +1,4 @@
-"""What a server answers equals what the model computes."""
+"""The replies of a server equal the outputs of the model."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -31,7 +31,7 @@ def test_log_probabilities_are_those_of_score(server: Server, lm: LanguageModel)
         (choice,) = reply["choices"]
         assert choice["choice_logprobs"] == pytest.approx(guided.tolist(), abs=1e-5)
         found[choice["text"]] = sum(choice["logprobs"]["token_logprobs"])
-    assert len(found) > 1  # sampled
+    assert len(found) > 1  # the texts are sampled
     assert found == {text: pytest.approx(float(scores[ACTIONS.index(text)]), abs=1e-5) for text in found}
 
 

@@ -1,4 +1,4 @@
-"""The guard of servers, and the sockets that they listen on."""
+"""Access control of servers, and the sockets on which they listen."""
 
 import asyncio
 import socket
@@ -11,7 +11,7 @@ from groundling.serving.http import LOOPBACK, AccessControl, listen
 
 
 def _ask(kind: str = "http", token: str | None = None, hosts: Any = LOOPBACK, **headers: str) -> list[Any]:
-    """Return what a request with these headers is answered; ``["passed"]`` if the guard lets it pass."""
+    """Return the reply to a request with these headers; ``["passed"]`` if access is granted."""
     sent: list[Any] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -58,7 +58,7 @@ def test_the_servers_own_messages_pass() -> None:
 
 def test_a_used_port_is_reported() -> None:
     with listen("127.0.0.1", 0) as one:
-        assert one.proto == socket.IPPROTO_TCP  # or asyncio delays small messages
+        assert one.proto == socket.IPPROTO_TCP  # otherwise, asyncio delays small messages
         port = one.getsockname()[1]
         with pytest.raises(RunError, match=f"cannot use port {port} on 127.0.0.1 .*--port"):
             listen("127.0.0.1", port)

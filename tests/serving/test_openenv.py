@@ -1,4 +1,4 @@
-"""Text worlds as OpenEnv environments, through OpenEnv's own client."""
+"""Text worlds as OpenEnv environments, tested with OpenEnv's own client."""
 
 import random
 import threading
@@ -26,7 +26,7 @@ Connect = Callable[..., Any]
 
 
 class Trap(gymnasium.Env[str, str]):
-    """An env with its own actions at each step; one of them raises, another exits."""
+    """An env with different actions at each step, one of which raises an error and another exits."""
 
     observation_space = action_space = gymnasium.spaces.Text(100)
 
@@ -67,7 +67,7 @@ def level() -> Iterator[Connect]:
 
 
 def _play(env: Any, seed: int, suite: str | None) -> list[Any]:
-    """Play a random episode through a client."""
+    """Play a random episode with a client."""
     result, draw = env.reset(seed=seed, suite=suite), random.Random(seed)
     rows = []
     while True:
@@ -122,7 +122,7 @@ def test_what_a_client_reads(level: Connect) -> None:
         french = env.reset(seed=3, suite="french").observation
         assert french["actions"] == [*ACTIONS["french"]] and not env.step({"action": "tourner à gauche"}).done
         seed = env.reset(episode_id="mine").metadata["seed"]
-        assert 0 <= seed < 2**30  # of a training episode
+        assert 0 <= seed < 2**30  # seed of a training episode
         assert env.state() == {"episode_id": "mine", "step_count": 0, "seed": seed, "suite": None}
 
 

@@ -1,4 +1,4 @@
-"""BALROG's protocol through a server gives the episodes of the direct evaluation."""
+"""With a server, BALROG's protocol plays the same episodes as the direct evaluation."""
 
 import csv
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Refused requests: each gets one line, and the server answers the next one."""
+"""Rejected requests produce one line each, and the server answers the next request."""
 
 import json
 import socket

@@ -1,4 +1,4 @@
-"""The worlds that are served, and a folder to publish one."""
+"""The worlds that a server offers, and a folder to publish one."""
 
 import ast
 import tomllib
@@ -62,7 +62,7 @@ def test_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = [ast.unparse(node) for node in ast.walk(ast.parse((folder / "server/app.py").read_text()))]
     assert """make_app('Parrot-v0', ["world.goal='say it'"], max_sessions=3)""" in calls and "import parrot" in calls
     assert (folder / "parrot.py").read_text() == (tmp_path / "parrot.py").read_text()
-    needed = ("README.md", "Dockerfile", "client.py", "__init__.py", "server/__init__.py")  # by `openenv push`
+    needed = ("README.md", "Dockerfile", "client.py", "__init__.py", "server/__init__.py")  # for `openenv push`
     assert all((folder / name).is_file() for name in needed)
     with pytest.raises(ConfigError, match="already exists"):
         write_folder(folder, "Parrot-v0", [], [], 3)

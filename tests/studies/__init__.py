@@ -48,12 +48,12 @@ FIGURES = ["generalisation.png", "generalisation.svg", "success.png", "success.s
 
 
 def study_command(study: Path, *more: str) -> list[str]:
-    """Words that run a study next to its file."""
+    """Return the arguments that run a study next to its file."""
     folder = study.parent
     return ["study", str(study), *more, "--runs", str(folder / "runs"), "--output", str(folder / "out")]
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:
-    """Rows of a CSV file."""
+    """Return the rows of a CSV file."""
     with path.open(newline="") as file:
         return list(csv.DictReader(file))

@@ -1,4 +1,4 @@
-"""A tiny study's file; pictures are empty unless a test asks for them."""
+"""The file of a tiny study; images are empty unless a test requests them."""
 
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from tests.studies import STUDY
 
 @pytest.fixture(autouse=True)
 def _blank_pictures(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """Save empty pictures, which saves seconds; tests that need them use `all_figures`."""
+    """Save empty images, which saves seconds; tests that need images use `all_figures`."""
 
     def save(figure: Any, path: Path) -> None:
         for suffix in (".svg", ".png"):

@@ -1,4 +1,4 @@
-"""Study files, and settings of the command line."""
+"""Study files and command-line settings."""
 
 from pathlib import Path
 

@@ -48,7 +48,7 @@ def test_the_results_are_those_of_the_runs(study: Path) -> None:
     differs = (min(differences) > 0 or max(differences) < 0) and min(differences) < max(differences)
     cell = f"**{difference}**" if differs else difference
     assert "## Differences from quick\n" in page and f"| held-out | {cell} |" in page
-    assert "random" in (out / "success.svg").read_text()  # a line next to the curves
+    assert "random" in (out / "success.svg").read_text()  # a line in addition to the curves
     assert "groundling study" in page and "| quick | learns fast |" in page and "Unfinished" not in page
     each = [IntervalEstimate(share, *wilson_interval(round(4 * share), 4)) for share in success["slow"]]
     whole = sum(success["slow"]) / 2
@@ -56,12 +56,12 @@ def test_the_results_are_those_of_the_runs(study: Path) -> None:
     assert "| slow | " + " | ".join(one.text(".3f") for one in [*each, together]) + " |" in page
     assert len(json.loads((out / "summary.json").read_text())["figures"]) == len(summary)
 
-    # A test that suits no arm leaves the area under the curve.
+    # With a test that suits no arm, only the area under the curve remains.
     assert main(study_command(study, "suites=other-nouns", "seeds=1", "arms=quick")) == 0
     page = (out / "README.md").read_text()
     assert re.search(r"\| quick \| learns fast \| [\d.]+ \|  \|  \|", page) and "## Without training" not in page
 
-    # More episodes are other evaluations; a longer training continues and is evaluated again.
+    # More episodes are a new evaluation; longer training continues a run, which is evaluated again.
     assert main(study_command(study, "episodes=6", "seeds=1", "arms=quick", "training.steps=96")) == 0
     again = json.loads((runs / "quick-seed1" / "evaluation" / "held-out.json").read_text())
     assert again["agents"]["trained"]["episodes"] == 6 and again["checkpoint"] == "000003"
@@ -79,7 +79,7 @@ def test_a_study_of_texts_uses_its_worlds_columns_and_labels(tmp_path: Path) -> 
     last = read_metrics(runs / "plain-seed1")[-1]
     for column in ("return_mean", "kl_mean", "entropy"):
         assert float(curves[-1][column]) == pytest.approx(last[column], rel=1e-5)
-    assert {row["value_loss"] for row in curves} == {""}  # no arm estimates values
+    assert {row["value_loss"] for row in curves} == {""}  # no arm predicts values
     titles = re.findall(r">([^<>]+)</text>", (out / "training.svg").read_text())
     assert {"reward", "KL to the reference", "entropy", "plain", "measured"} <= set(titles)
     assert "value loss" not in titles
@@ -98,7 +98,7 @@ def test_a_study_of_texts_uses_its_worlds_columns_and_labels(tmp_path: Path) -> 
     assert "Of few texts." in page and "`test`: the pool's test split." in page
     assert "training texts over tokens" in page and "frames" not in page
 
-    # A world of one's own says likewise what is kept, what is drawn and what it is called.
+    # A custom world can also define what is stored and plotted, and its labels.
     class Strokes(WritingWorld):
         presentation = Presentation("strokes", "drawings", curves={"entropy": "doubt", "loss": None})
 

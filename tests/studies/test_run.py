@@ -70,7 +70,7 @@ def test_an_evaluation_with_other_settings_is_repeated(study: Path, monkeypatch:
     assert main(["report", str(run)]) == 0
     assert "settings: evaluation.deterministic=true" in (run / "report.html").read_text()
     assert main(words) == 0 and path.read_bytes() == first
-    before = json.loads(first)  # of a version that did not record it
+    before = json.loads(first)  # written by a version that did not record it
     path.write_text(json.dumps({k: v for k, v in before.items() if k not in ("overrides", "played_with")}))
     assert main(["report", str(run)]) == 0 and "but with" not in (run / "report.html").read_text()
     assert main(words) == 0 and path.read_bytes() == first
@@ -108,11 +108,11 @@ def test_other_processes_continue_if_one_fails(
     assert main(study_command(study, *few)) == 1
     captured = capsys.readouterr()
     assert "1 of 2 failed (slow-seed1)" in captured.err
-    assert "line 1 of" in captured.out and "study.log" in captured.out  # what the run said last
+    assert "line 1 of" in captured.out and "study.log" in captured.out  # the last output of the run
     assert "quick-seed1 finished" in captured.out
     assert "Unfinished or failed" in (study.parent / "out" / "README.md").read_text()
     (broken / "metrics.jsonl").unlink()
-    assert main(study_command(study, *few, "--jobs", "1")) == 0  # what is left needs no process of its own
+    assert main(study_command(study, *few, "--jobs", "1")) == 0  # the remaining work needs no separate process
     output = capsys.readouterr().out
     assert "[2/2] slow-seed1: training" in output and "quick-seed1: training" not in output
 
@@ -150,7 +150,7 @@ def test_a_clone_learns_from_as_many_transitions_as_were_asked_for(
     assert main(study_command(path, "arms=clone")) == 0
     described = json.loads((tmp_path / "runs" / "clone-seed1" / "data" / "collection.json").read_text())
     assert described["agent"] == "expert" and described["world.env"] == "BabyAI-GoToObj-v0"
-    # More steps would need more transitions than the clone began with, which its run has to learn from again.
+    # More steps would require more transitions than were cloned initially, and the run would have to clone them again.
     folder = tmp_path / "runs" / "clone-seed1"
     before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file() and p.name != "study.log"}
     assert main(study_command(path, "arms=clone", "training.steps=640")) != 0
@@ -166,7 +166,7 @@ def test_a_clone_learns_from_as_many_transitions_as_were_asked_for(
 def test_an_arm_is_trained_when_its_epochs_are_over(
     study: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """However many steps that takes: the number of steps that an experiment without epochs would take says nothing."""
+    """Any number of steps is allowed, because the number without epochs would be meaningless."""
     (study.parent / "texts.jsonl").write_text(
         "".join(
             f'{{"prompt": "go {i}", "reference": "north {i}", "split": "{split}"}}\n'

@@ -1,4 +1,4 @@
-"""Summaries of arms: shared suites, differences, changes."""
+"""Summaries of arms: common suites, differences, changes."""
 
 import pytest
 
@@ -42,7 +42,7 @@ def test_arms_with_their_own_suites_do_not_decide_which_are_shared() -> None:
 
 def test_a_change_is_that_of_the_same_agent() -> None:
     usual = [_score("one", seed, "held-out", 0.5 + seed / 10) for seed in range(3)]
-    other = [_score("one", seed, "french", 0.2 + seed / 10) for seed in (0, 2, 3)]  # seed 3 lacks the usual one
+    other = [_score("one", seed, "french", 0.2 + seed / 10) for seed in (0, 2, 3)]  # seed 3 has no usual suite
     before = [_score("one", seed, suite, 0.1, "zero-shot") for seed in range(3) for suite in ("held-out", "french")]
     scores = [*usual, *other, *before, _score("two", 0, "french", 0.3)]
     (row,) = rows_of("change", changes(by_arm(scores), "held-out"))

@@ -15,7 +15,7 @@ __all__ = ["make_lm", "model_folder", "tokenizers"]
 def model_folder(
     make_lm: Callable[..., LanguageModel], tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], Path]:
-    """`model_folder(family)`: the folder of a tiny random model of a family, with its tokenizer."""
+    """Return `model_folder(family)`, which returns the folder of a tiny random model with its tokenizer."""
     folders: dict[str, Path] = {}
 
     def get(family: str) -> Path:

@@ -207,7 +207,7 @@ def test_a_loss_that_is_not_finite_spoils_nothing(dataset: Path, tmp_path: Path)
 def test_passes_over_the_data_decide_the_length(
     dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As in GLAM's cloning: passes x ceil(transitions / batch) optimizer steps."""
+    """As in GLAM's cloning, there are passes x ceil(transitions / batch) optimizer steps."""
     total = count_transitions(dataset)
     data = ["world.env=BabyAI-GoToObj-v0", "world.history=2", f"world.dataset={dataset}", "device=cpu"]
     words = [*data, "model.path=starter", f"run_dir={tmp_path}/run"]
@@ -239,6 +239,6 @@ def test_passes_over_the_data_decide_the_length(
         assert one.in_passes(2) == (2 * total, 2 * math.ceil(total / 15))
     for _ in range(math.ceil(total / 15)):
         rollout, parts = whole.rollout(3), [one.rollout(3) for one in shares]
-    joined = Rollout.concatenate(parts)  # one of the processes may have none that is masked
+    joined = Rollout.concatenate(parts)  # one of the processes may have no mask
     assert rollout.num_transitions == (total % 15 or 15) == joined.num_transitions
     assert joined.elements(1)[0] == rollout.elements(1)[0]

@@ -1,4 +1,4 @@
-"""Rules that a text env must keep."""
+"""Rules that a text env must follow."""
 
 import pytest
 import torch
@@ -48,16 +48,16 @@ def _collected(action: int, bootstrap: float | None) -> tuple[list[TextObservati
 
 
 def test_a_time_out_is_bootstrapped() -> None:
-    before, policy, rollout = _collected(2, bootstrap=0.9)  # to stay is cut off at the start, after 12 steps
+    before, policy, rollout = _collected(2, bootstrap=0.9)  # standing still is truncated after 12 steps
     assert rollout.dones[-1].all() and not rollout.dones[:-1].any()
-    assert rollout.truncation_values is not None and not rollout.rewards.any()  # not as a reward
+    assert rollout.truncation_values is not None and not rollout.rewards.any()  # not included in the rewards
     torch.testing.assert_close(rollout.truncation_values[-1], 0.9 * policy.values(before))
     assert not rollout.truncation_values[:-1].any()
     assert _collected(2, bootstrap=None)[2].truncation_values is None
 
 
 def test_an_episode_end_is_not_bootstrapped() -> None:
-    _, _, valued = _collected(0, bootstrap=0.9)  # to walk left reaches a wall before the limit
+    _, _, valued = _collected(0, bootstrap=0.9)  # walking left reaches a wall before the limit
     _, _, rollout = _collected(0, bootstrap=None)
     assert valued.dones.any() and valued.rewards.equal(rollout.rewards)
     assert valued.truncation_values is not None and not valued.truncation_values.any()
@@ -78,7 +78,7 @@ def test_time_outs_are_bootstrapped_with_the_algorithms_discount() -> None:
 
 
 class _Captions(Part):
-    """Give no reward, and record the captions."""
+    """Returns no reward, and records the captions."""
 
     needs = frozenset({"captions"})
 
@@ -98,7 +98,7 @@ def test_a_step_is_captioned_by_its_result_and_counted_per_episode() -> None:
     envs = TextVectorEnv(Corridor, 1, _ACTIONS, seed_of=lambda i, k: k)
     (first,) = envs.reset()
     collector = EnvCollector(envs, 14, reward=RewardSum({"captions": part}))
-    collector.collect(_Fixed(2), generator=torch.Generator())  # to stay is cut off after 12 steps
+    collector.collect(_Fixed(2), generator=torch.Generator())  # standing still is truncated after 12 steps
     (second,) = envs.observations()
     captions = [(o.goal, "\n".join(o.descriptions[-1])) for o in (first, second)]
     assert part.read == [(*captions[0], n) for n in range(1, 13)] + [(*captions[1], n) for n in (1, 2)]

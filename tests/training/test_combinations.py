@@ -1,8 +1,8 @@
-"""All combinations of worlds, policies, algorithms and rewards train, or are refused before anything is loaded.
+"""All combinations of worlds, policies, algorithms and rewards train, or are rejected before anything is loaded.
 
-The list is that of `scripts/combinations.py`, which writes docs/combinations.md. Every policy and algorithm is trained
-in every world with one reward, and every reward in every world with one policy and algorithm; refusals are checked for
-the whole product.
+The list is that of `scripts/combinations.py`, which writes docs/combinations.md. In every world, all policies and
+algorithms are trained with one reward, and all rewards with one policy and one algorithm; rejections are tested for
+all combinations.
 """
 
 from collections.abc import Callable
@@ -41,7 +41,7 @@ from tests.thorough import some_of, thorough
 _LEARNERS, _REWARDED = list(learners()), list(rewarded())
 _ALL = [*_LEARNERS, *(one for one in _REWARDED if one not in _LEARNERS)]
 _USUAL = {"text": "action_scoring", "text, actions change": "drrn", "NetHack": "nethack", "writing": "token"}
-"""The policy that `make test` trains with every algorithm in a world; others it trains with one."""
+"""The policy that `make test` trains with every algorithm in a world; other policies are trained with one."""
 
 
 def _is_usual(one: Combination) -> bool:
@@ -54,7 +54,7 @@ def _named(one: Any) -> str:
 
 @dataclass(frozen=True)
 class Parts:
-    """Inputs of runs, made once."""
+    """Inputs of runs, created once."""
 
     models: Callable[[str], Path]
     distilled: Path
@@ -85,7 +85,7 @@ def parts(model_folder: Callable[[str], Path], tmp_path_factory: pytest.TempPath
 
 @pytest.fixture
 def unloadable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let loading fail."""
+    """Make loading fail."""
 
     def load(*args: object, **kwargs: object) -> None:
         raise AssertionError("something was loaded")
@@ -106,7 +106,7 @@ def test_the_page_is_up_to_date() -> None:
 @pytest.mark.usefixtures("unloadable")
 @pytest.mark.parametrize("every", [11, *thorough(1)])
 def test_all_combinations_are_decided_before_anything_is_loaded(every: int, parts: Parts) -> None:
-    """A learner and a reward that each suit a world suit each other, except for clones of datasets."""
+    """A learner and a reward that are compatible with a world are compatible, except for dataset clones."""
     suited = {(one.world, one.reward) for one in _REWARDED if verdict(parts.config_of(one)) is None}
     for learner in _LEARNERS[::every]:
         trains = verdict(parts.config_of(learner)) is None
@@ -145,5 +145,5 @@ def test_two_updates_change_the_weights_or_a_run_is_refused(
 def test_a_dry_run_asks_rules_in_a_judges_place_in_every_world(world: str, parts: Parts) -> None:
     if world == "NetHack":
         pytest.importorskip("nle")
-    (one,) = (one for one in _REWARDED if one.world == world and one.reward == "judge asked online")
+    (one,) = (one for one in _REWARDED if one.world == world and one.reward == "judge queried online")
     assert dry_run(parts.config_of(one)).updates > 0

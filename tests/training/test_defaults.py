@@ -1,4 +1,4 @@
-"""Settings chosen for runs that name no experiment."""
+"""Settings chosen for runs without an experiment."""
 
 import shutil
 from dataclasses import replace
@@ -121,7 +121,7 @@ def test_an_untrained_model_is_recognised_by_its_weights(tmp_path: Path) -> None
     assert size_of(Source(str(tmp_path))) == ModelSize(model.num_parameters(), is_trained=False)
     config = compose_fitted("text", [f"model.path={tmp_path}"])
     assert config.algorithm.args["learning_rate"] == 1e-3 and "untrained" in config.chosen[0]
-    (tmp_path / "model.safetensors").rename(tmp_path / "weights.bin")  # the size then follows from config.json
+    (tmp_path / "model.safetensors").rename(tmp_path / "weights.bin")  # the size is then derived from config.json
     assert size_of(Source(str(tmp_path))).parameters == model.num_parameters()
 
 

@@ -92,14 +92,14 @@ def test_a_planted_symptom_is_found_alone(
     [
         ({}, []),
         ({"entropy": 0.05, "success_rate": 0.97}, []),  # solved
-        ({"equal_rewards": 1.0, "episodes": 3}, []),  # hardly any episode has ended
-        ({"learning_rate": 1e-6}, ["model.dtype=bfloat16", "model.lora={r: 8}"]),  # adapters are in float32
+        ({"equal_rewards": 1.0, "episodes": 3}, []),  # too few episodes have ended
+        ({"learning_rate": 1e-6}, ["model.dtype=bfloat16", "model.lora={r: 8}"]),  # adapters use float32
         ({"approx_kl": 0.0}, ["algorithm.args.minibatch_size=1280", "algorithm.args.epochs=1"]),  # one minibatch
         (
             {"approx_kl": 0.0, "steps": 100.0},
             ["algorithm.args.epochs=1"],
-        ),  # episodes ended early, so that one is enough
-        ({"information": 0.0, "mean_entropy": 1.75}, []),  # near uniform, as a new model should be
+        ),  # episodes ended early, so one is sufficient
+        ({"information": 0.0, "mean_entropy": 1.75}, []),  # nearly uniform, as it should be for a new model
     ],
 )
 def test_nothing_is_found_in_a_healthy_run(changes: dict[str, Any], overrides: list[str]) -> None:
@@ -142,7 +142,7 @@ def test_a_rollout_is_measured(
 
 @pytest.fixture(scope="module")
 def stuck(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """Train three updates at a temperature that fixes the actions; return the folder and the terminal's output."""
+    """Train three updates at a temperature that fixes the actions; return the folder and the terminal output."""
     folder = tmp_path_factory.mktemp("runs") / "stuck"
     small = ["world.num_envs=2", "world.num_steps=4", "device=cpu", "training.steps=24"]
     words = [*small, "policy.args.temperature=0.001", "policy.args.value_hidden_sizes=[8]", f"run_dir={folder}"]

@@ -26,7 +26,7 @@ def test_a_dry_run_asks_no_judge(tmp_path: Path, capsys: pytest.CaptureFixture[s
         judge = f"reward.reward_model.args.online.args={{model: m, base_url: '{server.url}'}}"
         arguments = ["train", *_RUN, f"run_dir={run_dir}", "reward.reward_model.args.online.judge=openai", judge]
         assert main([*arguments, "--dry-run"]) == 0
-        time.sleep(0.5)  # in which a thread would have asked
+        time.sleep(0.5)  # a thread would have sent requests in this time
         assert server.bodies == []
     assert "time" in capsys.readouterr().out
     assert not run_dir.exists()

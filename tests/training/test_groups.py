@@ -54,7 +54,7 @@ def test_a_rollout_is_one_episode_of_each_env_and_groups_begin_alike() -> None:
         assert starts[0] == starts[1] and starts[2] == starts[3]
         assert rollout.states[0, 0] == rollout.states[0, 1]
         begun.add(tuple(starts))
-        assert sorted(e.number for e in episodes) == [number] * 4  # each once
+        assert sorted(e.number for e in episodes) == [number] * 4  # each number occurs once
         for env in range(4):
             length = int(mask[:, env].sum())
             assert mask[:length, env].all() and not mask[length:, env].any()

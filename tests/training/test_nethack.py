@@ -24,14 +24,14 @@ from groundling.rewards import EnvPart, Part, RewardModelPart, RewardSum
 from groundling.worlds.nethack.collect import NetHackCollector
 
 _STATUS = [1, -1, 2, 1]
-"""How the episodes of each env end: death, out of steps, success, death."""
+"""How each env's episodes end: death, step limit, success, death."""
 _MESSAGES = [b"Hello.", b"You see here a gold piece.", b"You hit it!", b""]
 
 
 class ScriptedEnvs:
-    """Env ``i`` is at step ``t`` since the beginning of the rollouts; an episode of env ``i`` lasts ``i + 2`` steps.
+    """Env ``i`` is at step ``t`` since the start of the rollouts, and its episodes last ``i + 2`` steps.
 
-    The message at ``t`` is number ``t % 4``; each step pays ``10 * t + i``.
+    The message at ``t`` is number ``t % 4``, and each step has the reward ``10 * t + i``.
     """
 
     num_actions = 23
@@ -94,7 +94,7 @@ class ScriptedEnvs:
         )
 
     def _episode(self, i: int) -> NetHackEpisode:
-        """What one that ran out of steps shows at its end is unlike anything else."""
+        """Return an episode; one that reached the step limit ends with a unique observation."""
         figures = {"score": 3 * i, "end_status": _STATUS[i]}
         last = {
             "chars": np.full((12, 12), 35, np.uint8),
@@ -106,7 +106,7 @@ class ScriptedEnvs:
 
 
 class LengthModel:
-    """Its reward of a message is the message's length."""
+    """A reward model in which the reward of a message is its length."""
 
     normalization: Normalization | None = Normalization(10.0, 4.0, tuple(np.linspace(-0.9, 0.9, 19)))
     version = 1
@@ -127,7 +127,7 @@ def _policy() -> NetHackPolicy:
 def _reward(
     model: Any = None, online: OnlineReward | None = None, extrinsic: float = 0.1, intrinsic: float = 0.1, **args: Any
 ) -> RewardSum:
-    """Motif's parts; without a model what the env pays alone."""
+    """Return Motif's parts, or only the env's reward if there is no model."""
     parts: dict[str, Part] = {"env": EnvPart(scale=0.1, clip=10)}
     if model is not None:
         parts["reward_model"] = taste = RewardModelPart(**args)
@@ -189,7 +189,7 @@ def test_collected_actions_can_be_evaluated_again() -> None:
     policy = _policy()
     collector = NetHackCollector(ScriptedEnvs(), 8, _EXTRINSIC)
     _collect(collector, policy)
-    optimizer = make_adamw(policy, 0.1)  # what was seen in the first rollout is seen by other weights in the second
+    optimizer = make_adamw(policy, 0.1)  # the second rollout then uses weights other than those of the first
     for parameter in policy.parameters():
         parameter.grad = torch.randn_like(parameter)
     optimizer.step()
@@ -218,11 +218,11 @@ def test_rewards_are_mixed_as_in_the_paper_and_each_message_is_asked_for_once() 
             extrinsic = min(0.1 * (10 * t + env), 10.0)
             expected = 0.5 * extrinsic + 0.25 * intrinsic
             assert rollout.rewards[t - 4, env] == pytest.approx(expected, rel=1e-5)
-    # Env 3's second episode has the steps 5 to 9; of its first, 0 to 4, four lie in the first rollout.
+    # Env 3's second episode consists of steps 5 to 9; of its first, steps 0 to 4, four are in the first rollout.
     (long,) = [e for e in episodes if e.length == 5]
     lengths = [len(_MESSAGES[t % 4]) for t in range(5)]
     values = [max((n - 10) / 2, 0) for n in lengths]
-    values[4] /= 2**3  # its message comes up a second time
+    values[4] /= 2**3  # its message occurs a second time
     assert long.figures["intrinsic_return"] == pytest.approx(sum(values))
     assert long.figures["messages"] == 4 and long.figures["score"] == 9
     assert long.episode_return == 4.5 and long.success is None
@@ -263,7 +263,7 @@ def test_a_restart_keeps_the_table_and_starts_new_episodes(tmp_path: Path) -> No
     assert [s["next_episode"] for s in states] == [5, 3, 3, 2]
     again_model = LengthModel()
     again = NetHackCollector(ScriptedEnvs(2), 8, _reward(again_model))
-    again.load_state_dict(states[:2])  # as the first of two processes
+    again.load_state_dict(states[:2])  # as in the first of two processes
     collector.save_shared(tmp_path)
     again.load_shared(tmp_path)
     assert again.envs.begun.tolist() == [5, 3] and again.envs.incidents.dead_workers == 2
@@ -293,7 +293,7 @@ def test_a_model_learns_online_from_a_judge_and_is_restored(tmp_path: Path) -> N
         rollout, _ = _collect(one, _policy())
         if rollout.rewards.any():
             break
-        time.sleep(0.01)  # the judge answers when it likes
+        time.sleep(0.01)  # the judge answers at any time
     taste = _taste(one)
     while len(taste._table.model.ids) < 4:  # type: ignore[union-attr]
         taste._online.update()  # type: ignore[union-attr]

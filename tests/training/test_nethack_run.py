@@ -1,4 +1,4 @@
-"""Runs of NetHack's agents from a config: resumed, by several processes, misconfigured."""
+"""NetHack runs from a config: resumed, with several processes, misconfigured."""
 
 import json
 from pathlib import Path
@@ -54,14 +54,14 @@ def test_a_resumed_run_has_everything_but_the_games(tmp_path: Path, reward_model
     config = _config(f"{_PART}.path={reward_model}", f"world.ahead={ahead}")
     first = _run(config, tmp_path)
     rows = [_update(first) for _ in range(3)]
-    if ahead:  # a fourth rollout is under way, which is lost
+    if ahead:  # a fourth rollout has started, and is lost
         first.collector._next.result()
     first.save()
     known = first.collector.reward.parts["reward_model"]._table.state_dict()
     assert len(known["ids"]) > 1 and known["rewards"].isfinite().all()
     assert rows[1]["messages"] >= 1 and "score" in rows[1] and rows[1]["success_rate"] is None
     begun = [state["next_episode"] for state in first.collector.state_dict()]
-    assert min(begun) == 2 + ahead  # an episode lasts seven steps, and twelve were taken, or sixteen
+    assert min(begun) == 2 + ahead  # an episode lasts seven steps, and twelve or sixteen steps were taken
     first.collector.close()
 
     second = _run(config, tmp_path)
@@ -146,7 +146,7 @@ def test_evaluation_uses_the_model_learnt_online(tmp_path: Path) -> None:
     run.save()
     run.collector.close()
     checkpoint = latest(tmp_path / "checkpoints", print)
-    assert make_message_scores(config.reward, "cpu") is None  # the config names no model, for there was none before
+    assert make_message_scores(config.reward, "cpu") is None  # the config contains no model, because there was none
     scores = make_message_scores(config.reward, "cpu", checkpoint)
     text = "You kill the newt!"
     message = text.encode().ljust(256, b"\0")

@@ -1,4 +1,4 @@
-"""Algorithms of users: optimizers that checkpoints can hold, and errors that name the component."""
+"""Users' algorithms: optimizers whose state checkpoints can store, and errors that name the component."""
 
 import json
 from dataclasses import dataclass, field
@@ -38,7 +38,7 @@ class Averaging(torch.optim.AdamW):
 
 
 class Slowing(torch.optim.SGD):
-    """Count steps in the groups, as schedule-free optimizers do, and decrease the learning rate."""
+    """Counts steps in the groups, like schedule-free optimizers, and decreases the learning rate."""
 
     def __init__(self, parameters: Any, lr: float) -> None:
         super().__init__(parameters, lr)
@@ -54,7 +54,7 @@ class Slowing(torch.optim.SGD):
 
 
 class Unkept(torch.optim.SGD):
-    """Keep a tensor in the groups that was not there initially."""
+    """Stores a tensor in the groups that was not there initially."""
 
     def step(self, closure: Any = None) -> Any:
         self.param_groups[0]["seen"] = torch.ones(1)
@@ -62,7 +62,7 @@ class Unkept(torch.optim.SGD):
 
 
 class Sharing(torch.optim.SGD):
-    """Keep a state of all parameters."""
+    """Stores a state for all parameters together."""
 
     def step(self, closure: Any = None) -> Any:
         self.state["all"] = {"sum": torch.zeros(1)}
@@ -70,7 +70,7 @@ class Sharing(torch.optim.SGD):
 
 
 class Growing(torch.optim.SGD):
-    """Add a parameter group."""
+    """Adds a parameter group."""
 
     def step(self, closure: Any = None) -> Any:
         self.add_param_group({"params": [torch.nn.Parameter(torch.zeros(1))]})
@@ -78,7 +78,7 @@ class Growing(torch.optim.SGD):
 
 
 def _with_group(kind: Any, **settings: Any) -> Any:
-    """Return a maker of an optimizer whose second group has further settings."""
+    """Return a function that creates an optimizer whose second group has additional settings."""
     return lambda parameters: kind([{"params": parameters[:1]}, {"params": parameters[1:], **settings}], 1e-2)
 
 
@@ -105,7 +105,7 @@ _REFUSED = {
 @algorithms.register("test-likelihood")
 @dataclass
 class Likelihood(Algorithm):
-    """Increase the likelihood of the actions; return figures as ``figure`` says."""
+    """Increases the likelihood of the actions; returns figures according to ``figure``."""
 
     optimizer_id: str = "adamw"
     figure: str = "plain"
@@ -175,7 +175,7 @@ def test_an_optimizer_that_cannot_be_saved_is_named(optimizer: str, tmp_path: Pa
 
 
 def _kept(optimizer: str, folder: Path) -> tuple[torch.optim.Optimizer, dict[str, Any], dict[str, Any]]:
-    """Return a new optimizer, and the tensors and metadata that one writes after an update."""
+    """Return a new optimizer, and the tensors and metadata that an optimizer stores after an update."""
     run = _run(folder, optimizer_id=optimizer)
     _update(run)
     run.save()

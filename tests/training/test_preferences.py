@@ -27,7 +27,7 @@ from tests.runs import assert_equal_runs, error_of
 from tests.thorough import one_in
 
 _GOOD, _BAD = "turn left", "go"
-_TRAINED = 4  # of five prompts
+_TRAINED = 4  # four of five prompts
 
 
 def _pairs(path: Path, count: int = 5) -> Path:
@@ -38,7 +38,7 @@ def _pairs(path: Path, count: int = 5) -> Path:
 
 @pytest.fixture
 def config(model_folder: Callable[[str], Path], tmp_path: Path) -> Callable[..., Config]:
-    """`config(algorithm, *overrides)`: of a run that learns from five pairs with a tiny GPT-2."""
+    """Return `config(algorithm, *overrides)`, the config of a run that learns from five pairs with a tiny GPT-2."""
     pairs = _pairs(tmp_path / "pairs.jsonl")
 
     def make(algorithm: str, *overrides: str) -> Config:

@@ -1,4 +1,4 @@
-"""Probabilities in fixed situations, update by update."""
+"""Probabilities in fixed situations, for each update."""
 
 import json
 import shutil
@@ -39,7 +39,7 @@ def _config(run_dir: Path, probes: int | None = 1, steps: int = 48) -> Config:
 
 @pytest.fixture(scope="module")
 def probed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of three updates with the first set, which tests do not change."""
+    """Return a run of three updates with the first set, which tests do not change."""
     run_dir = tmp_path_factory.mktemp("probed")
     assert train(_config(run_dir), Console(quiet=True))
     return run_dir
@@ -85,7 +85,7 @@ def test_a_resumed_run_drops_rows_it_computes_again(probed: Path, tmp_path: Path
     path = tmp_path / "probes.jsonl"
     whole = path.read_text()
     path.write_text(whole + json.dumps({"update": 4, "step": 64, "probabilities": {}}) + '\n{"update": 5, "st')
-    assert train(_config(tmp_path), Console(quiet=True))  # nothing is left to do
+    assert train(_config(tmp_path), Console(quiet=True))  # there is nothing left to do
     assert path.read_text() == whole
     assert train(_config(tmp_path, probes=2, steps=64), Console(quiet=True))
     rows = read_probes(tmp_path)
@@ -115,7 +115,7 @@ def test_other_actions_have_their_own_names(tmp_path: Path) -> None:
     config.actions = ["left", "right", "ahead"]
     log = ProbeLog(config, RandomPolicy(), tmp_path, 0)
     log.log({"update": 1, "step": 16})
-    ProbeLog(config, RandomPolicy(), tmp_path, 0)  # killed before its first checkpoint, and begun again
+    ProbeLog(config, RandomPolicy(), tmp_path, 0)  # killed before its first checkpoint, and restarted
     assert [row["update"] for row in read_probes(tmp_path)] == [0]
     assert right_actions(config)["ball ahead"] == ["ahead"] and not right_actions(config)["sequence, first half"]
     probabilities = read_probes(tmp_path)[0]["probabilities"]["ball ahead"]

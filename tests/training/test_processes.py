@@ -1,4 +1,4 @@
-"""Several processes train one run: like one process, and when one of them dies."""
+"""Training with several processes equals training with one, and ends if a process dies."""
 
 import json
 import os
@@ -37,7 +37,7 @@ def _words(run_dir: Path, *overrides: str, experiment: str = "demo-easy") -> lis
 
 
 def _start(words: list[str]) -> subprocess.Popen[str]:
-    """Start two processes by torchrun."""
+    """Start two processes with torchrun."""
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "groundling"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
@@ -53,7 +53,7 @@ def _train(words: list[str]) -> None:
 
 
 def _train_forked(words: list[str], processes: int = 2) -> None:
-    """Train in processes that share this one's imports."""
+    """Train in processes that share this process's imports."""
     ended = groundling(processes, *words)
     assert [process.exit_code for process in ended] == [0] * processes, ended
     assert "".join(process.output for process in ended).count("done:") == 1  # only the main process prints
@@ -83,7 +83,7 @@ _MASKED = ["policy.args.mask_type=learned_top_p", "policy.args.top_mask=0.7", "m
 _VALIDATED = ["evaluation.every=1", "evaluation.metrics=[{id:chrf}]", "evaluation.episodes=2"]
 _ADAPTED = ["model.lora={r:2}", "model.gradient_checkpointing=true"]
 _REFERENCES = ["une porte rouge", "turn left", "une balle", "devant un mur", "5 pas", "tu vois une porte"]
-"""Texts of words that the model writes."""
+"""Texts consisting of words that the model generates."""
 _REMEMBERING = """
 from dataclasses import dataclass
 
@@ -115,7 +115,7 @@ def tell():
 
 atexit.register(tell)  # called last
 """
-"""A ``sitecustomize`` that prints the threads at exit."""
+"""A ``sitecustomize`` module that prints the threads at exit."""
 _OF_THE_BATCH = ["~reward", "reward.weighted_sum={args:{parts:[{id:cider},{id:nth}]}}", "--import", "nth"]
 _SINGLE = "epochs:2,micro_batch_size:1"
 _GROUPED = ["world.texts_per_prompt=2", "policy.args.value=shared", *_OF_THE_BATCH]
@@ -124,12 +124,12 @@ _GROUPED = ["world.texts_per_prompt=2", "policy.args.value=shared", *_OF_THE_BAT
 @pytest.mark.parametrize(
     "algorithm, extra_args, sharded, launcher, overrides",
     [
-        # With one text at a time, a process may have fewer than the other.
+        # With one text per minibatch, one process may have fewer texts than the other.
         ("grpo", _SINGLE.replace("2", "1"), True, "fork", _GROUPED),
         *thorough(
             ("grpo", "epochs:2", False, "torchrun", _GROUPED),
             ("nlpo", f"{_SINGLE},weight_decay:0.1,target_update_iterations:2", True, "torchrun", _MASKED),
-            # The main process has used the model alone before it learns.
+            # Only the main process has used the model before it learns.
             ("supervised", "learning_rate_schedule:constant,warmup:0", True, "fork", [*_VALIDATED, *_ADAPTED]),
         ),
     ],
@@ -143,9 +143,9 @@ def test_two_processes_write_and_learn_like_one(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The shares are 3 texts each, also where they split a group of two; layers are whole or sharded.
+    """Each process has 3 texts, even if this splits a group of two; layers are whole or sharded.
 
-    At the exit of torchrun's processes gloo's threads have ended: one that frees a tensor then would abort the process.
+    When torchrun's processes exit, gloo's threads have ended; a thread that then frees a tensor would abort them.
     """
     (tmp_path / "nth.py").write_text(_REMEMBERING)
     (tmp_path / "sitecustomize.py").write_text(_TELLING)
@@ -154,7 +154,7 @@ def test_two_processes_write_and_learn_like_one(
     data = tmp_path / "data.jsonl"
     data.write_text("".join(json.dumps({"prompt": text, "say": text}) + "\n" for text in _REFERENCES))
     pool = f"world={{pool:jsonl,args:{{path:{{train:{data},val:{data}}},reference_column:say}}}}"
-    # Adam makes rounding as large as a step: small ones are taken.
+    # Adam turns rounding errors into whole steps, so the steps are small.
     sizes = "minibatch_size:4" if algorithm == "supervised" else "minibatch_size:15,kl_coefficient:0.1"
     args = ",".join(filter(None, ["learning_rate:1e-5", sizes, extra_args]))
     overrides = [*_WRITING, pool, f"algorithm={{id:{algorithm},args:{{{args}}}}}", *overrides]
@@ -190,7 +190,7 @@ def test_a_process_that_dies_ends_the_run_which_can_be_resumed(tmp_path: Path) -
         time.sleep(0.1)
     ranks = subprocess.run(["pgrep", "-P", str(child.pid)], capture_output=True, text=True).stdout.split()
     os.kill(int(ranks[-1]), signal.SIGKILL)
-    output, _ = child.communicate(timeout=120)  # and does not hang
+    output, _ = child.communicate(timeout=120)  # it does not hang
     assert child.returncode != 0 and "SIGKILL" in output
     done = json.loads((max((tmp_path / "checkpoints").glob("[0-9]*")) / "run.json").read_text())["counters"]
     _train_forked(_words(tmp_path, f"training.steps={done['step'] + 40}"))
@@ -215,7 +215,7 @@ def test_different_weights_of_processes_are_refused(dtype: torch.dtype, monkeypa
         return list(torch.nn.Linear(4, 3, dtype=dtype).parameters())
 
     def sums(parameters: list[torch.Tensor], others: list[int] | None) -> list[list[int]]:
-        """Return the checksums that a process sends the other, which answers ``others``, in two sums of gradients."""
+        """Return a process's two sums of gradients for the other process, which replies with ``others``."""
         checksums: list[list[int]] = []
         monkeypatch.setattr(
             Processes, "gather", lambda self, value: checksums.append(value) or [value, others or value]
@@ -234,7 +234,7 @@ def test_different_weights_of_processes_are_refused(dtype: torch.dtype, monkeypa
 
 @pytest.mark.parametrize("other_has", [False, True])
 def test_a_weight_without_gradients_is_not_changed(other_has: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in one process, whatever the optimizer's momentum and weight decay."""
+    """The result equals that of one process, whatever the optimizer's momentum and weight decay."""
     other = torch.tensor([1.0, 1.0, 1.0, 2.0, 2.0, 1.0, 1.0] if other_has else [1.0, 1.0, 1.0, 0.0, 0.0, 1.0, 0.0])
     monkeypatch.setattr(Processes, "_compare", lambda self, parameters: None)
     monkeypatch.setattr(distributed, "all_reduce", lambda flat: flat.add_(other))
@@ -255,5 +255,5 @@ def test_shares_of_processes_are_a_partition(size: int) -> None:
     pieces = [list(micro_batches(torch.arange(20), 4, work, w)) for w in worlds]
     assert sorted(torch.cat([m for share in pieces for m in share]).tolist()) == list(range(20))
     distinct = [{work[i] for m in share for i in m.tolist()} for share in pieces]
-    assert sum(map(len, distinct)) == len(set(work))  # equal ones share a process
+    assert sum(map(len, distinct)) == len(set(work))  # equal ones are in the same process
     assert max(map(len, distinct)) - min(map(len, distinct)) <= 1  # and the work is balanced

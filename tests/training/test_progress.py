@@ -1,4 +1,4 @@
-"""The progress of a run, and warnings at its end."""
+"""The progress display of a run, and the warnings at its end."""
 
 import io
 import re
@@ -24,7 +24,7 @@ def _left(text: str) -> float:
 
 
 def _work(bar: TrainingProgress, clock: Clock, update: int) -> None:
-    """Show an update of 100 steps: 20 seconds of collecting, 60 of learning, and 10 of saving in every second one."""
+    """Show an update of 100 steps: 20 seconds of collection, 60 of learning, and in every other one 10 of saving."""
     bar.phase("collecting")
     for _ in range(4):
         clock.now += 5
@@ -52,7 +52,7 @@ def test_the_time_left_is_right_after_a_tenth_of_the_run(begun: int) -> None:
         for update in range(1, 41):
             _work(bar, clock, begun // 100 + update)
             shown_left.append((clock.now - 10 * (update % 2 == 0), _left(shown.getvalue())))
-    assert len(shown_left) == len(shown.getvalue().splitlines()) == 40  # a line for each update
+    assert len(shown_left) == len(shown.getvalue().splitlines()) == 40  # one line per update
     for now, left in shown_left[3:-2]:
         assert left == pytest.approx(clock.now - now, rel=0.3)
     assert shown_left[-1][1] == 0

@@ -1,4 +1,4 @@
-"""A run that is killed anywhere and resumed ends like an undisturbed one."""
+"""A run that is killed at any time and resumed ends like an undisturbed run."""
 
 import errno
 import fcntl
@@ -29,7 +29,7 @@ from tests.runs import assert_equal_runs, figures
 from tests.thorough import THOROUGH, one_in, thorough
 
 _UPDATES = 6
-_FORK = multiprocessing.get_context("fork")  # children share what is imported: a start costs milliseconds
+_FORK = multiprocessing.get_context("fork")  # children share imported modules, so that starting one takes milliseconds
 
 
 def _corridor(run_dir: Path) -> Config:
@@ -65,7 +65,7 @@ def _train(config: Config) -> None:
 
 @pytest.fixture(scope="module")
 def whole_corridor(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The complete run of the corridor, to compare with; tests do not change it."""
+    """Return the complete run of the corridor for comparison, which tests do not change."""
     run_dir = tmp_path_factory.mktemp("corridor") / "whole"
     _train(_corridor(run_dir))
     return run_dir
@@ -73,7 +73,7 @@ def whole_corridor(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def copied(whole_corridor: Path, tmp_path: Path) -> Path:
-    """A copy of the corridor's run."""
+    """Return a copy of the corridor's run."""
     return Path(shutil.copytree(whole_corridor, tmp_path / "copied"))
 
 
@@ -110,7 +110,7 @@ def test_sigkill_at_random_moments(make: Callable[[Path], Config], kills: int, t
                 break
             killed += 1
             assert _updates_done(run_dir) >= before
-            assert len(figures(run_dir)) - _updates_done(run_dir) in (0, 1)  # one update lost at most
+            assert len(figures(run_dir)) - _updates_done(run_dir) in (0, 1)  # at most one update is lost
         assert_equal_runs(tmp_path / "whole", run_dir)
 
 
@@ -237,7 +237,7 @@ def test_entropy_collapse_stops_a_run_until_its_floor_is_lowered(
     floor: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = _corridor(tmp_path)
-    config.world.entropy_floor = 10.0  # above any entropy of three actions
+    config.world.entropy_floor = 10.0  # above the maximum entropy of three actions
     with pytest.raises(RunError, match=r"entropy_coefficient.*entropy_floor=0 to continue"):
         _train(config)
     assert _updates_done(tmp_path) == 5
@@ -258,7 +258,7 @@ def test_entropy_collapse_stops_a_run_until_its_floor_is_lowered(
 )
 def test_a_policy_that_never_explored_gets_specific_advice(args: dict[str, Any], advice: str, tmp_path: Path) -> None:
     config = _starter(tmp_path)
-    hasty = {"at_once": 0}  # two steps an episode, so that some fail in every update
+    hasty = {"at_once": 0}  # two steps per episode, so that some fail in every update
     config.world = TextConfig(env="test/Hasty-v0", args=hasty, num_envs=4, num_steps=8, entropy_floor=10.0)
     config.policy.args.update(args)
     config.training.steps = 6 * 32
@@ -299,7 +299,7 @@ def test_a_run_cannot_be_shortened_below_its_checkpoint(copied: Path) -> None:
     with pytest.raises(ConfigError, match=r"longer than training.steps=200: set run_dir"):
         _train(config)
     assert (copied / "config.yaml").read_text() == before
-    config.training.steps += 1  # with the last update
+    config.training.steps += 1  # in addition to the last update
     _train(config)
 
 
@@ -313,7 +313,7 @@ def test_checkpoints_are_ordered_by_number(tmp_path: Path) -> None:
 
 @THOROUGH
 def test_an_env_that_ignores_seeds_is_refused(tmp_path: Path) -> None:
-    for seed in range(1, 6):  # of five tasks, one is sometimes drawn again
+    for seed in range(1, 6):  # one of five tasks is sometimes sampled again
         config = _starter(tmp_path / str(seed))
         config.training = TrainingConfig(steps=16)
         config.world = TextConfig(

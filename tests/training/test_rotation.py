@@ -1,4 +1,4 @@
-"""A run in training deletes old checkpoints, except those that other processes read."""
+"""During training, old checkpoints are deleted, except those that other processes are reading."""
 
 import json
 import threading

@@ -1,4 +1,4 @@
-"""Runs that must give one trajectory: stopped and resumed, to the last bit; by two processes, up to rounding."""
+"""Runs that must have the same trajectory: bit for bit if resumed, and up to rounding with two processes."""
 
 import json
 import re
@@ -95,13 +95,13 @@ _USUAL += ["nlpo writes, bart", "supervised, gpt2"]
 
 @rewards.register("test-letters")
 def letters(generations: list[str], letter: str = "a") -> list[float]:
-    """Count a letter."""
+    """Count the occurrences of a letter."""
     return [float(text.count(letter)) for text in generations]
 
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Files that runs read, by their names in `RUNS`."""
+    """Return files that runs read, by their names in `RUNS`."""
     folder = tmp_path_factory.mktemp("inputs")
     rows = [{"ask": f"go {i}", "say": f"{i} turn left {i}"} for i in range(9)]
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -39,7 +39,7 @@ def test_an_episode_is_summed_over_the_ends_of_rollouts() -> None:
 
 
 def test_an_episode_in_which_a_group_was_cut_off_counts_as_far_as_it_went() -> None:
-    """As in return_mean; and it is in no other."""
+    """The episode counts up to that point, as in return_mean, and belongs to no other update."""
     returns = ShapedReturns(1)
     for rewards, dones, expected in (([[9.0], [9.0]], [[0], [0]], 18.0), ([[1.0], [2.0]], [[0], [1]], 3.0)):
         rollout = replace(_rollout(rewards, dones), groups=torch.zeros(1).long())

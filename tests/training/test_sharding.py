@@ -1,4 +1,4 @@
-"""Sharded layers; test_processes.py compares such a run with one of one process."""
+"""Sharded layers; test_processes.py compares such a run with a run in one process."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ from tests.launching import launch
 
 
 def _deal_out() -> None:
-    """In each of two processes."""
+    """Run in each of two processes."""
     config = compose("rl4lms/increasing_numbers_ppo", ["model.fsdp=true", "device=cpu"])
     processes = Processes.join("cpu")
     policy = make_policy(config.policy, config.model, config.algorithm, world_of(config), learns=True)

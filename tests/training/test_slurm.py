@@ -1,4 +1,4 @@
-"""`--slurm` with stand-ins for SLURM's commands."""
+"""`--slurm`, tested with stand-ins for SLURM's commands."""
 
 import itertools
 import multiprocessing
@@ -53,7 +53,7 @@ _SMALL = [
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of records of the stand-ins, which are first on PATH; its parent is the working directory."""
+    """Return the folder for records of the stand-ins, which are first on PATH; its parent is the working directory."""
     records, bin = tmp_path / "records", tmp_path / "bin"
     records.mkdir(), bin.mkdir()
     for name, script in _STAND_INS.items():
@@ -131,7 +131,7 @@ def test_a_signal_during_a_sweep_requeues_the_remaining_runs(monkeypatch: pytest
 
 
 def _train_with_signal(seeds: str, at: int) -> None:
-    """Train, and end the process; the signal comes while the ``at``-th policy is made, or never."""
+    """Train, and end the process; the signal is sent when the ``at``-th policy is created, or never."""
     made = itertools.count(1)
 
     def make(*args: Any, **options: Any) -> Any:
@@ -155,10 +155,10 @@ def test_a_signal_outside_of_the_loop_requeues_only_a_job_that_advances(
 
     monkeypatch.chdir(tmp_path)
     assert status("1,2,3", at=1) == 1 and "give it more time" in capfd.readouterr().err
-    assert status("1,2,3", at=2) == slurm.TO_BE_REQUEUED  # the first one has become complete
-    assert status("1,2,3", at=2) == 1 and "array=seeds" in capfd.readouterr().err  # without progress
+    assert status("1,2,3", at=2) == slurm.TO_BE_REQUEUED  # the first run is now complete
+    assert status("1,2,3", at=2) == 1 and "array=seeds" in capfd.readouterr().err  # there was no progress
     assert status("1,2", at=0) == 0
-    assert status("1,2,3", at=2) == slurm.TO_BE_REQUEUED  # the second one has a checkpoint
+    assert status("1,2,3", at=2) == slurm.TO_BE_REQUEUED  # the second run has a checkpoint
     assert not (tmp_path / "runs" / "demo-easy-seed3").exists()
 
 

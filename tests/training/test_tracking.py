@@ -1,4 +1,4 @@
-"""Metrics as JSON lines and as TensorBoard reads them."""
+"""Metrics as JSON lines and in TensorBoard."""
 
 import sys
 import types
@@ -19,7 +19,7 @@ def test_tensorboard_reads_figures_and_drops_repeated_updates(tmp_path: Path) ->
     tracker = Tracker(tmp_path, 0)
     for update in (1, 2, 3):
         tracker.log({"update": update, "step": 10 * update, "loss": 0.5 * update, "success_rate": None})
-    # Killed here: nothing is closed. It goes on from its checkpoint of update 2.
+    # The run is killed here without closing anything. It continues from its checkpoint of update 2.
     tracker = Tracker(tmp_path, 2)
     tracker.log({"update": 3, "step": 30, "loss": 7.0, "success_rate": float("nan")})
     tracker.log_validation({"validation/reward": 0.25, "validation/bleu": float("nan")}, 3, 30)
@@ -34,7 +34,7 @@ def test_tensorboard_reads_figures_and_drops_repeated_updates(tmp_path: Path) ->
 
 
 class _Talking:
-    """Says as much of each rollout as it is asked for, and more."""
+    """Prints the required output for each rollout, and more."""
 
     def samples(self) -> list[dict[str, Any]]:
         return [{"text": str(number)} for number in range(9)]

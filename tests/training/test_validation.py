@@ -1,4 +1,4 @@
-"""Texts written to a split, and their metrics, during and after a run."""
+"""Generated texts for a split, and their metrics, during and after a run."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ def _world(*overrides: str) -> WritingWorld:
 @rewards.register("test-characters")
 @dataclass(kw_only=True)
 class Characters(TokenReward):
-    """1 for each token that makes the text longer: of a text, not what one token of all of it would get."""
+    """1 for each token that lengthens the text, which differs from the last token's reward for a whole text."""
 
     def at_token(
         self, prompt: str, previous: str, current: str, done: bool, references: Sequence[str], meta: Any
@@ -53,7 +53,7 @@ class Characters(TokenReward):
 @rewards.register("test-counting")
 @dataclass(kw_only=True)
 class Counting(Reward):
-    """How many texts it was asked about so far."""
+    """The number of texts that have been scored so far."""
 
     by_sample = False
     count = 0
@@ -85,7 +85,7 @@ def _rewarding(reward: Reward) -> RewardSum:
 def test_generation_settings_start_and_end_texts_as_in_training(
     family: str, make_lm: Callable[..., LanguageModel]
 ) -> None:
-    """Whatever the model's own generation config says."""
+    """The model's own generation config has no effect."""
     lm = make_lm(family)
     config = lm.model.generation_config
     config.no_repeat_ngram_size, config.temperature, config.suppress_tokens = 1, 0.01, [5, 6, 7]
@@ -140,7 +140,7 @@ def test_texts_do_not_depend_on_the_global_generator(
     write = policy.write
 
     def disturbed(*arguments: Any) -> Any:
-        torch.manual_seed(7)  # as a judge may, which writes in a thread of its own
+        torch.manual_seed(7)  # as by a judge, which writes in its own thread
         return write(*arguments)
 
     monkeypatch.setattr(policy, "write", disturbed)
@@ -158,11 +158,11 @@ def test_validation_is_logged_to_listeners_also_after_the_last_update(
         def log_validation(self, figures: Mapping[str, float], update: int, step: int) -> None:
             records.append((dict(figures), update, step))
 
-    algorithm: Any = None  # it measures nothing
+    algorithm: Any = None  # this algorithm does not evaluate anything
     (log,) = world.logs(policy, algorithm, tmp_path, 0, 60, [Recorder()])
     for update in (1, 2, 3):
         log.log({"update": update, "step": 20 * update})
-    # Of a reward that remembers, each measurement of the 3 samples begins afresh: 0, 1, 2.
+    # For a reward that remembers texts, each evaluation of the 3 samples starts again: 0, 1, 2.
     assert records == [({"validation/reward": 1.0}, u, s) for u, s in ((0, 0), (2, 40), (3, 60))]
     assert [row["update"] for row in read_rows(tmp_path / "validation.jsonl")] == [0, 2, 3]
 
@@ -214,6 +214,6 @@ def test_no_metric_hides_anothers_figures(make_lm: Callable[..., LanguageModel])
     world = _world(f"evaluation.metrics=[{one},{other}]")
     with pytest.raises(ConfigError, match=r"min_tokens=2\) and .*min_tokens=3\) both return synthetic/increasing"):
         _measure(policy, world, make_metrics(world.evaluation.metrics, policy), None)
-    world = _world(f"evaluation.metrics=[{one},{{id:dates}},{one}]")  # a repeated one hides nothing
+    world = _world(f"evaluation.metrics=[{one},{{id:dates}},{one}]")  # repeated metrics hide nothing
     written = _measure(policy, world, make_metrics(world.evaluation.metrics, policy), None)
     assert len(written.results) == 2

@@ -1,4 +1,4 @@
-"""Damaged rows and checkpoints, and two processes in one folder: detected, with advice by `verify`."""
+"""Damaged rows and checkpoints, and two processes in one folder, are detected, and `verify` gives advice."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run_dir(whole: Path, tmp_path: Path) -> Path:
-    """A copy of a complete run."""
+    """Return a copy of a complete run."""
     return Path(shutil.copytree(whole, tmp_path / "run"))
 
 
@@ -90,7 +90,7 @@ def test_damaged_rows_are_reported_and_refused_on_resume(
 
 
 def _broken(run_dir: Path, what: str) -> str:
-    """Damage the last checkpoint; return the expected message."""
+    """Damage the last checkpoint, and return the expected message."""
     last = checkpoint.list_checkpoints(run_dir / "checkpoints")[-1]
     weights = last / "optimizer.safetensors"
     match what:
@@ -156,7 +156,7 @@ def test_an_unreadable_checkpoint_is_not_called_broken(run_dir: Path, monkeypatc
     last = checkpoint.list_checkpoints(run_dir / "checkpoints")[-1]
 
     def forbidden(self: Path, *args: object, **kwargs: object) -> None:
-        raise PermissionError(13, "Permission denied", str(self))  # which root, as in CI, never gets
+        raise PermissionError(13, "Permission denied", str(self))  # root, as in CI, never gets this error
 
     monkeypatch.setattr(Path, "open", forbidden)
     with pytest.raises(RunError, match="you are not allowed to read") as caught:
@@ -177,7 +177,7 @@ def test_a_folder_in_use_is_refused(run_dir: Path, tmp_path: Path) -> None:
 def test_problems_of_a_run_in_training_are_not_reported(
     moment: str, run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A new checkpoint is half written, and an old one is half deleted."""
+    """A new checkpoint is half written, or an old checkpoint is half deleted."""
     (run_dir / "checkpoints" / ".partial-000007").mkdir()
     _broken(run_dir, "cut")
     lock, with_lock = ExitStack(), locked(run_dir / LOCK, "is at work")
@@ -204,7 +204,7 @@ def test_leftovers_of_killed_processes_are_deleted_on_resume(run_dir: Path) -> N
         path.parent.mkdir(exist_ok=True)
         path.touch()
 
-    def write(partial: Path) -> None:  # as another process writes a report
+    def write(partial: Path) -> None:  # as if another process wrote a report
         partial.write_text("page")
         _train(_corridor(run_dir))
 

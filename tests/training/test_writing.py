@@ -1,4 +1,4 @@
-"""Runs that write texts: rollouts, figures and files."""
+"""Text generation runs: rollouts, figures and files."""
 
 import json
 import math
@@ -64,7 +64,7 @@ def test_texts_are_rewarded_at_their_last_token(tmp_path: Path) -> None:
             for tokens in (prompt + rollout.actions[:length, column].tolist(), prompt)
         )
         assert whole == read + text.record["generation"]
-        assert text.figures["kl"] == pytest.approx(0, abs=1e-5)  # the policy is still its reference
+        assert text.figures["kl"] == pytest.approx(0, abs=1e-5)  # the policy still equals its reference
 
 
 def test_texts_that_do_not_end_are_truncated(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_prompts_are_chat_turns_of_a_user(tmp_path: Path) -> None:
 
 
 def _cloning(folder: Path, count: int, *overrides: str) -> Config:
-    """Return the config of a run that learns "turn left" as the reference of each of ``count`` prompts."""
+    """Return the config of a run that learns "turn left" as the reference for each of ``count`` prompts."""
     data = folder / "rows.jsonl"
     data.write_text("".join(json.dumps({"ask": f"go {i}", "say": "turn left"}) + "\n" for i in range(count)))
     pool = f"world={{pool:jsonl,args:{{path:{data},prompt_column:ask,reference_column:say}}}}"
@@ -128,7 +128,7 @@ def test_references_are_learnt_word_for_word(tmp_path: Path) -> None:
 
 
 def test_a_pass_over_references_ends_with_a_short_update(tmp_path: Path) -> None:
-    """An update of eight texts holds at most the available references."""
+    """An update of eight texts contains at most the available references."""
     config = _cloning(tmp_path, 6, "algorithm.args.minibatch_size=2", "world.num_texts=8")
     policy = policy_of(config)
     steps = []
@@ -165,7 +165,7 @@ def test_a_run_resumes_validates_and_is_evaluated(tmp_path: Path, capsys: pytest
     written = tmp_path / "whole" / "predictions" / "test-trained.jsonl"
     row = json.loads(written.read_text().split("\n")[0])
     assert {"sample_id", "prompt", "generation", "references", "metrics"} == set(row)
-    write_rows(written, [row | {"generation": "one\u2028line"}])  # which Unicode counts as two
+    write_rows(written, [row | {"generation": "one\u2028line"}])  # Unicode counts this as two lines
     assert main(["report", str(tmp_path / "whole")]) == 0
     page = (tmp_path / "whole" / "report.html").read_text()
     assert "one\u2028line" in page and "Texts: test-trained" in page and "Validation" in page
@@ -175,7 +175,7 @@ def test_a_run_resumes_validates_and_is_evaluated(tmp_path: Path, capsys: pytest
 
 
 def _target_tokenizer(*around: str) -> PreTrainedTokenizerFast:
-    """A tokenizer of the words "turn left now", with the given tokens around a text."""
+    """Return a tokenizer of the words "turn left now", with the given tokens around a text."""
     vocabulary = {word: i for i, word in enumerate(["<s>", "</s>", "turn", "left", "now"])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()

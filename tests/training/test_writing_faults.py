@@ -1,4 +1,4 @@
-"""Errors in a run that writes: one line, nothing lost, and the run can be resumed."""
+"""Errors in text generation runs: one line, no loss, and the run can be resumed."""
 
 import json
 import sys
@@ -38,9 +38,9 @@ def train(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> Train:
-    """`train(*overrides, family=…, run=…)`: exit status and standard error of the command."""
+    """Return `train(*overrides, family=…, run=…)`, which returns the command's exit status and standard error."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # else it tries for half a minute
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # otherwise it retries for half a minute
 
     def train(*overrides: str, family: str = "gpt2", run: str = "run") -> tuple[int, str]:
         capsys.readouterr()
@@ -58,7 +58,7 @@ def train(
 
 
 def _line(result: tuple[int, str]) -> str:
-    """Return the one line that a failed command printed."""
+    """Return the only line that a failed command printed."""
     status, error = result
     assert status == 1 and error.startswith("error: ") and error.count("\n") == 1, error
     return error
@@ -72,7 +72,7 @@ def _pool(path: Path, prompts: list[str], references: str = "") -> list[str]:
 
 
 def _own_reward(folder: Path, name: str, bad: str = "scores", good_calls: int = 0) -> list[str]:
-    """Write a user's module, to be imported again, as by another process."""
+    """Write a user's module, which is imported again, as in a new process."""
     code = _OWN_REWARD.format(name=name, bad=bad, good_calls=good_calls)
     (folder / f"own_{name}.py").write_text(code)
     sys.modules.pop(f"own_{name}", None)
@@ -80,7 +80,7 @@ def _own_reward(folder: Path, name: str, bad: str = "scores", good_calls: int = 
 
 
 def test_an_empty_prompt_is_refused(train: Train, tmp_path: Path) -> None:
-    prompts = ["go left"] * 4000  # of which a run reads only a few
+    prompts = ["go left"] * 4000  # a run reads only a few of them
     error = _line(train(*_pool(tmp_path / "rows.jsonl", [*prompts, ""])))
     assert "train_4000 has an empty prompt" in error and read_metrics(tmp_path / "run") == []
     assert train(*_pool(tmp_path / "rows.jsonl", [*prompts[:-1], " ", "go right"])) == (0, "")  # a space is a token
@@ -95,7 +95,7 @@ def test_prompts_beyond_the_context_length_are_refused_or_cut(family: str, train
     supervised = ["algorithm.id=supervised", "~algorithm.args", "world.num_tokens=270"]
     error = _line(train(*pool, *supervised, family=family))
     assert "a text of 270" in error and "world.num_tokens" in error
-    assert train(*pool, "world.max_prompt_length=200", family=family) == (0, "")  # cut to what there is room for
+    assert train(*pool, "world.max_prompt_length=200", family=family) == (0, "")  # truncated to fit
 
 
 def test_missing_references_are_reported(train: Train, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Parts of a writer that each algorithm trains, for several model families."""
+"""The parts of a token policy that each algorithm trains, for several model families."""
 
 import copy
 import functools
@@ -29,7 +29,7 @@ NUM_TEXTS, NUM_TOKENS = 8, 6
 _STEPS = {"minibatch_size": 24, "learning_rate": 1e-3, "kl_coefficient": 0.05}
 _MASK = {"mask_type": "learned_top_p", "top_mask": 0.6, "min_tokens_to_keep": 5}
 _SOLVER = {"conjugate_gradient_steps": 3, "line_search_steps": 5}
-# Arguments of the algorithm; of the policy; texts to a prompt.
+# Arguments of the algorithm, arguments of the policy, and texts per prompt.
 ALGORITHMS: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
     "ppo": ({**_STEPS, "epochs": 2, "kl_target": 0.1}, {}, 1),
     "nlpo": ({**_STEPS, "epochs": 2, "learning_rate": 1e-2, "target_update_iterations": 2}, _MASK, 1),
@@ -45,7 +45,7 @@ ALGORITHMS: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
 @rewards.register("test-vowel-count")
 @dataclass(kw_only=True)
 class Vowels(Reward):
-    """The share of vowels: of what a random model writes, some."""
+    """The share of vowels, which a random model generates occasionally."""
 
     def score(self, prompts: Sequence[str], generations: Sequence[str], references: Any, meta: Any) -> list[float]:
         return [sum(letter in "aeiou" for letter in text) / (len(text) or 1) for text in generations]
@@ -53,7 +53,7 @@ class Vowels(Reward):
 
 @pytest.fixture
 def make_run(model_folder: Callable[[str], Path], tmp_path: Path) -> Callable[..., Trainer]:
-    """`make_run(algorithm, family, …)`: not yet trained, on CommonGen's offline sample; of the policy's arguments."""
+    """Return `make_run(algorithm, family, …)`, which makes a run on CommonGen's offline sample."""
 
     def make(algorithm: str, family: str, lora: dict[str, Any] | None = None, **policy: Any) -> Trainer:
         args, policy_args, texts_per_prompt = ALGORITHMS[algorithm]
@@ -85,7 +85,7 @@ def _weights(policy: torch.nn.Module) -> dict[str, Tensor]:
 
 
 def _changed(policy: torch.nn.Module, before: dict[str, Tensor]) -> set[str]:
-    """Which parts of the policy have weights that are no longer as they were."""
+    """Return the parts of the policy whose weights have changed."""
     return {name.split(".")[0] for name, p in policy.named_parameters() if not torch.equal(p, before[name])}
 
 
@@ -101,7 +101,7 @@ def test_two_updates_train_every_part(algorithm: str, make_run: Callable[..., Tr
     if algorithm in ("ppo", "nlpo", "a2c", "trpo"):
         expected |= {"value_lm", "value_head"}
     if algorithm == "nlpo":
-        expected |= {"mask_lm"}  # refreshed after the second
+        expected |= {"mask_lm"}  # updated after the second update
     if algorithm == "trpo":
         assert all(0 < row["step_kl"] <= 0.02 and row["surrogate_gain"] > 0 for row in rows)
     assert _changed(run.policy, before) == expected
@@ -122,7 +122,7 @@ def test_nlpos_mask_is_refreshed_in_time_and_obeyed(family: str, make_run: Calla
         _update(run)
     first, second, third = masks
     assert _equal(first, second) and not _equal(second, third)
-    assert _equal(third, policies[2])  # refreshed after the second update: it is the policy as it was then
+    assert _equal(third, policies[2])  # updated after the second update, when it became a copy of the policy
     special = set(policy.lm.tokenizer.all_special_ids)
     matches = 0
     for mask, writer, rollout in zip(masks, policies, rollouts, strict=True):
@@ -134,12 +134,12 @@ def test_nlpos_mask_is_refreshed_in_time_and_obeyed(family: str, make_run: Calla
                 assert allowed == _nucleus(mask, text.prompt, written) | special
                 assert rollout.actions[step, column].item() in allowed
                 matches += allowed == _nucleus(writer, text.prompt, written) | special and mask is second
-    # The policy had moved on by the second rollout: its own nucleus was not what it was held to.
+    # The policy had changed by the second rollout, so its own nucleus differed from the mask.
     assert matches < sum(len(text.sets) for text in rollouts[1].observations[:3])
 
 
 def _kept_rollouts(run: Trainer) -> list[Rollout]:
-    """What the run's collector gives from now on."""
+    """Return a list of all later rollouts of the run's collector."""
     kept: list[Rollout] = []
     collect = run.collector.collect
 
@@ -158,7 +158,7 @@ def _equal(one: torch.nn.Module, other: torch.nn.Module) -> bool:
 
 @torch.no_grad()
 def _nucleus(model: Any, prompt: Sequence[int], written: list[int]) -> set[int]:
-    """The tokens whose likelier ones have at most 0.6 together, and at least five: by the model's own forward."""
+    """Return the tokens whose more likely tokens have a total of at most 0.6 (at least five), from a plain forward."""
     if model.config.is_encoder_decoder:
         start = model.config.decoder_start_token_id
         output = model(input_ids=torch.tensor([prompt]), decoder_input_ids=torch.tensor([[start, *written]]))

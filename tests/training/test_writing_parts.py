@@ -1,4 +1,4 @@
-"""The reference and the value function of a writer."""
+"""The reference and the value function of a token policy."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +23,7 @@ _BY_ADAPTER = "policy.args={value:lora,value_lora:{r:2}}"
 
 @pytest.fixture
 def config(model_folder: Callable[[str], Path], tmp_path: Path) -> Callable[..., Config]:
-    """`config(*overrides)`: of a run that writes eight texts of six tokens at most with a tiny GPT-2."""
+    """Return `config(*overrides)`, a run's config with eight texts of at most six tokens and a tiny GPT-2."""
 
     def make(*overrides: str) -> Config:
         small = [
@@ -43,7 +43,7 @@ def _policy(config: Config, checkpoint: Path | None = None) -> TokenPolicy:
 
 
 def _kl(config: Config, checkpoint: Path | None = None) -> float:
-    """The mean |log π - log π_ref| of a rollout."""
+    """Return the mean |log π - log π_ref| of a rollout."""
     policy = _policy(config, checkpoint)
     collector = world_of(config).collector(policy, algorithm_of(config, policy), slice(0, 8))
     rollout, _ = collector.collect(policy, generator=torch.Generator().manual_seed(0))
@@ -52,7 +52,7 @@ def _kl(config: Config, checkpoint: Path | None = None) -> float:
 
 
 def _learnt(folder: Path, model: Path) -> Path:
-    """An adapter that has learnt something, as a supervised run leaves it."""
+    """Save a trained adapter, as a supervised run does."""
     lm = LanguageModel.from_pretrained(model, lora=_LORA)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -71,10 +71,10 @@ def test_a_learnt_adapter_is_part_of_the_reference(
     ours = config(*grpo, f"model.path={learnt}", "model.lora={r:4,lora_alpha:8}")
     assert _kl(ours) < 1e-5
     assert _kl(config(f"model.path={learnt}")) < 1e-5  # the adapter's own settings
-    assert _kl(config("model.lora={r:4,lora_alpha:8}")) < 1e-5  # new: the model without it
+    assert _kl(config("model.lora={r:4,lora_alpha:8}")) < 1e-5  # a new adapter: the model without it
     new = _policy(config("model.lora={r:4,lora_alpha:8}"))
     assert new.reference is not None and new.reference._lm is new.lm
-    # A checkpoint of the run has moved on from there, and its reference has not.
+    # A checkpoint of the run has changed since then, but its reference has not.
     assert _kl(ours, _learnt(tmp_path / "more", learnt)) > 0.05
 
 
@@ -115,7 +115,7 @@ def test_algorithms_without_a_critic_keep_none(algorithm: str, config: Callable[
 
 def test_the_reference_is_loaded_where_something_is_compared_with_it(config: Callable[..., Config]) -> None:
     free = ["~algorithm.args", "algorithm.args={kl_coefficient:0}"]
-    assert _policy(config()).reference is not None  # a penalty
+    assert _policy(config()).reference is not None  # with a penalty
     assert _policy(config(*free)).reference is None
     grpo = config("algorithm.id=grpo", *free, _BY_ADAPTER)
     assert _policy(grpo).reference is None
@@ -131,13 +131,13 @@ def test_an_adapter_for_values_needs_no_reference(adapter: list[str], config: Ca
     more = {p.data_ptr(): p for p in policy.value_lm.parameters() if p.data_ptr() not in weights}
     trained = sum(p.numel() for p in more.values() if p.requires_grad)
     frozen = sum(p.numel() for p in more.values() if not p.requires_grad)
-    # Under the policy's adapter they share what is frozen; else they stand on the weights that training began with.
+    # With the policy's adapter, they share the frozen weights; otherwise they use the initial weights.
     assert trained and frozen == (0 if adapter else sum(weights.values()))
     train(made, Console(quiet=True))
     row = read_metrics(Path(made.run_dir))[-1]
     assert "value" in row and not {"kl", "kl_mean", "kl_coefficient"} & row.keys()
     latest = max((Path(made.run_dir) / "checkpoints").iterdir())
-    for learns in (True, False):  # where it goes on, or is evaluated
+    for learns in (True, False):  # when it is continued or evaluated
         again = policy_of(made, latest, learns=learns)
         assert isinstance(again, TokenPolicy) and again.reference is None and again.value_lm is not None
         for name, parameter in policy.value_lm.named_parameters():

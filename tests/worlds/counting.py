@@ -1,4 +1,4 @@
-"""A policy for the numbers of `examples.own_world`."""
+"""A policy for the numbers in `examples.own_world`."""
 
 from collections.abc import Sequence
 from pathlib import Path

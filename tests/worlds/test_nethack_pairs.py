@@ -27,7 +27,7 @@ def _record(folder: Path, player: ActForSeed = random_player, **options: object)
 def test_segments_are_what_the_env_showed(tmp_path: Path) -> None:
     pairs = _record(tmp_path / "pairs", num_pairs=4, segment_length=3, stride=8, seed=5)
     assert pairs.messages.shape == (4, 2, 3, 256)
-    # The first of eight segments, played again: the first window's, at a place drawn from the episode's seed.
+    # Replay the first of eight segments, which is at a position sampled with the episode's seed.
     seed = training_seed(5, 0, 0)
     begin = int(np.random.default_rng(seed).integers(8 - 3 + 1))
     env, act = make_task("NetHackScore-v1"), random_player(seed)
@@ -120,7 +120,7 @@ def test_unsuitable_recordings_are_errors(tmp_path: Path) -> None:
 
 
 def test_screens_make_a_recording_that_the_originals_train_reward_reads(tmp_path: Path) -> None:
-    """Its loader stops at the first of these keys that has no file."""
+    """The original's loader stops at the first of these keys for which there is no file."""
     arguments = ["collect", "random", "world.env=NetHackScore-v1", "--pairs", "2", "device=cpu"]
     arguments += ["--screens", "--stride", "3", "--output", str(tmp_path / "pairs")]
     assert main(arguments) == 0

@@ -1,4 +1,4 @@
-"""A kind of world from outside the package takes part in every command."""
+"""A kind of world that is defined outside the package can be used in every command."""
 
 import json
 import sys
@@ -54,7 +54,7 @@ def test_it_trains_and_is_evaluated_reported_and_watched(
     assert main(["train", *words]) == 0
     assert [row["step"] for row in read_metrics(run_dir)] == [32, 64]
     assert "last_number" in read_metrics(run_dir)[-1]
-    assert main(["train", *words, "training.steps=96"]) == 0  # continue from its checkpoint
+    assert main(["train", *words, "training.steps=96"]) == 0  # continues from its checkpoint
     assert [row["step"] for row in read_metrics(run_dir)] == [32, 64, 96]
     assert main(["evaluate", str(run_dir), *_IMPORT]) == 0
     evaluated = json.loads((run_dir / "evaluation" / "held-out.json").read_text())
@@ -85,7 +85,7 @@ def test_its_agents_and_suites_take_part(
     assert main(["evaluate", "upwards", "world.env=BabyAI-GoToLocal-v0", *_IMPORT]) == 1
     assert "upwards cannot play BabyAI-GoToLocal-v0" in capsys.readouterr().err
     assert main(["evaluate", "counting", *_IMPORT]) == 1
-    assert "upwards" in capsys.readouterr().err  # named among the known agents
+    assert "upwards" in capsys.readouterr().err  # listed among the known agents
 
 
 def test_a_study_without_suites_uses_the_default(

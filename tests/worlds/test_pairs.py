@@ -1,4 +1,4 @@
-"""Pairs for a judge from text worlds and from writing: recorded, annotated, distilled."""
+"""Pairs for a judge from text worlds and text generation: recorded, annotated, distilled."""
 
 import json
 from collections.abc import Sequence
@@ -40,12 +40,12 @@ def _pairs(folder: Path) -> TextPairs:
 
 
 def _captions(pairs: Pairs) -> set[str]:
-    """The captions that a reward model reads."""
+    """Return the captions that a reward model reads."""
     return {caption for pair in pairs.segments() for segment in pair for caption in segment}
 
 
 def _distilled(folder: Path, rules: str, epochs: int) -> float:
-    """The held-out accuracy of a reward model that learnt what a judge by these rules prefers."""
+    """Return the held-out accuracy of a reward model that learned a judge's preferences by these rules."""
     assert main(["annotate", str(folder), "--name", "rules", "--judge", "rules", f"rules={rules}"]) == 0
     output = folder.with_name("reward")
     options = ["learning_rate=1e-2", "batch_size=16", f"epochs={epochs}", "model.args.channels=16", "device=cpu"]
@@ -107,7 +107,7 @@ def _random() -> Demonstrator:
 
 
 class Takes(RandomPolicy):
-    """Always takes the first of the admissible actions, so that each of its episodes has one step, or the last, "go
+    """Always takes the first admissible action, so that its episodes have one step, or the last, "go
     on", so that they have six.
     """
 
@@ -126,7 +126,7 @@ def _first_action() -> Demonstrator:
 
 
 class Heard(Part):
-    """Rewards nothing, and keeps what a reward model would have read."""
+    """Returns no reward, and records the captions that a reward model would read."""
 
     needs = frozenset({"captions"})
 
@@ -165,7 +165,7 @@ def test_several_agents_take_turns_and_segments_have_their_length(tmp_path: Path
         count = record(players, PairSettings(tmp_path / "pairs", "both", 18, length=2, stride=3))
     assert count == 18 == len(_pairs(tmp_path / "pairs"))
     lengths = [{len(one.segment.captions) for one in added} for added in rounds]
-    assert max(lengths[0]) == 2 and lengths[1] <= {1}  # one step, of which none or one is in the segment
+    assert max(lengths[0]) == 2 and lengths[1] <= {1}  # a segment contains either no step or one step
     begins = {one.figures["steps"] - len(one.segment.captions) for added in rounds for one in added}
     assert begins <= {0, 1, 3, 4} and len(begins) > 2
 

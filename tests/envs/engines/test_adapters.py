@@ -1,4 +1,4 @@
-"""The adapters of engines without the engines: missing packages, global generators, splits, a stand-in game."""
+"""The adapters of engines, tested without the engines: missing packages, global generators, splits, a fake game."""
 
 import random
 import sys
@@ -69,7 +69,7 @@ def test_a_quarter_of_the_starts_is_held_out() -> None:
         assert not trained & tested and len(trained | tested) == 40 and 4 <= len(tested) <= 18
         assert (
             starts(train[:9], 1) == starts(held_out[:9], 1) == {"room 0"}
-        )  # a game that always starts alike has no split
+        )  # a game with only one start cannot be split
 
 
 class _Kind(Enum):
@@ -77,7 +77,7 @@ class _Kind(Enum):
 
 
 class _Dice:
-    """A game of TextArena's kind: guess the next throw."""
+    """A game like those of TextArena, in which the next throw must be guessed."""
 
     def reset(self, num_players: int, seed: int) -> None:
         random.seed(seed)

@@ -1,4 +1,4 @@
-"""Engines of others, each where it is installed: seeds, splits, rewards and errors."""
+"""Third-party engines that are installed: seeds, splits, rewards and errors."""
 
 import shutil
 from pathlib import Path
@@ -106,7 +106,7 @@ def test_returns_of_scienceworld_are_its_scores_in_every_jvm() -> None:
         assert step == other
         gains.append(step[1])
     assert sum(gains) == pytest.approx(envs[0].unwrapped._engine.getScore())  # type: ignore[attr-defined]
-    _, reward, done, _, info = envs[0].step("focus on agent")  # the wrong thing, which fails the task
+    _, reward, done, _, info = envs[0].step("focus on agent")  # the wrong object, so the task fails
     assert done and not info["success"] and sum(gains) + reward == pytest.approx(0)
     for env in envs:
         env.close()

@@ -1,4 +1,4 @@
-"""An engine of others as a text env: TextWorldExpress's games, where it and Java are installed."""
+"""TextWorldExpress's games as text envs, if the engine and Java are installed."""
 
 import shutil
 from pathlib import Path
@@ -83,6 +83,6 @@ def test_envs_of_one_process_do_not_change_each_others_scores() -> None:
         env.reset(seed=seed)
     gained = [sum(env.step(action)[1] for action in actions) for env in (one, other)]
     assert gained == pytest.approx([1 / 3, 1 / 3])
-    assert one.step("look around")[1] == 0  # not what the other one gained
+    assert one.step("look around")[1] == 0  # not the reward of the other env
     for env in (one, other):
         env.close()

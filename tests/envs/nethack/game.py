@@ -1,4 +1,4 @@
-"""A stand-in for nle's NetHack whose screens are written by hand."""
+"""A stand-in for nle's NetHack with hand-written screens."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,21 +11,21 @@ from groundling.envs.nethack.tasks import NetHackTask
 
 @dataclass
 class Shown:
-    """What NetHack shows after a key; what is not named stays zero."""
+    """What NetHack shows after a key; all values that are not given are zero."""
 
     message: str = ""
     stats: dict[int, int] = field(default_factory=dict)
-    """blstats by index; time (20) and the level's number (24) are 1 unless given."""
+    """blstats by index; time (20) and the level's number (24) are 1 by default."""
     more: bool = False
     question: bool = False
     line: bool = False
     glyphs: dict[tuple[int, int], int] = field(default_factory=dict)
-    """By row and column; the rest is stone, unexplored."""
+    """Glyphs by row and column; all others are unexplored stone."""
     over: bool = False
 
 
 class FakeNetHack:
-    """Shows what it was given, one `Shown` per key, and keeps the keys."""
+    """Shows the given screens, one `Shown` per key, and stores the keys."""
 
     def __init__(self, env: NetHackTask, script: list[Shown]) -> None:
         self.keys: list[int] = []
@@ -61,7 +61,7 @@ class FakeNetHack:
 
 
 def scripted(task: str, script: list[Shown], **args: Any) -> tuple[NetHackTask, FakeNetHack]:
-    """A task that has begun an episode with the script's first screen, and the game behind it."""
+    """Return a task that has started an episode with the script's first screen, and its game."""
     env = make_task(task, **args)
     env.begin(seed=0)
     game = FakeNetHack(env, script)

@@ -8,7 +8,7 @@ from groundling.envs.nethack.explorer import Explorer
 def _observation(
     rows: list[str], message: str = "", brown: str = "", hunger: int = 1, hero: tuple[int, int] | None = None
 ) -> dict[str, np.ndarray]:
-    """A screen with a map whose first row is the terminal's row 5; the characters in ``brown`` are."""
+    """Return a screen with a map whose first row is the terminal's row 5; the characters in ``brown`` are brown."""
     chars = np.full((24, 80), ord(" "), dtype=np.uint8)
     colours = np.full((24, 80), 7, dtype=np.int8)
     for i, row in enumerate(rows):
@@ -34,7 +34,7 @@ def test_it_walks_to_the_stairs_and_down() -> None:
     around = ["-----", "|@|>|", "|.|.|", "|...|", "-----"]
     assert _acts(_observation(around)) == ["south"]
     shown = _observation(["------", "|.@>.|", "------"])
-    on_stairs = _observation(["------", "|..@.|", "------"])  # the hero hides them
+    on_stairs = _observation(["------", "|..@.|", "------"])  # the hero hides the stairs
     assert _acts(shown, on_stairs) == ["east", "down"]
 
 
@@ -44,7 +44,7 @@ def test_it_goes_to_the_unknown_first() -> None:
 
 
 def test_doors_are_never_passed_diagonally() -> None:
-    rows = ["-----", "|..@|", "|...+", "-----"]  # brown: a door; to be entered from the west
+    rows = ["-----", "|..@|", "|...+", "-----"]  # brown means a door, which must be entered from the west
     assert _acts(_observation(rows, brown="+")) == ["south"]
     open_floor = ["-----", "|..@|", "|....", "-----"]
     assert _acts(_observation(open_floor)) == ["southeast"]
@@ -70,10 +70,10 @@ def test_blocked_ways_are_abandoned() -> None:
 @pytest.mark.parametrize(
     "message, action",
     [
-        ("What do you want to eat? [de or ?*]", "northwest"),  # y, which the task makes the first choice
+        ("What do you want to eat? [de or ?*]", "northwest"),  # y, which the task replaces by the first choice
         ("There is a newt corpse here; eat it? [ynq] (n)", "southeast"),  # n
         ("Really attack the peaceful gnome?", "southeast"),
-        ("In what direction?", "more"),  # asked for nothing that it knows of
+        ("In what direction?", "more"),  # the explorer does not know this question
     ],
 )
 def test_questions_are_answered(message: str, action: str) -> None:

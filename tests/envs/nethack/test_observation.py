@@ -37,7 +37,7 @@ def test_the_originals_vector_hides_score_and_depth_but_on_the_map() -> None:
     assert VECTORS.keys() == {"full", "motif"}
     out = np.empty(27, dtype=np.float32)
     vector_features(np.full(27, 20), out, "motif")
-    # Read off the original's table, by position in nle's blstats.
+    # Copied from the original's table, by position in nle's blstats.
     hidden = [2, 9, 12, 17, 23, 24, 25, 26]
     assert np.flatnonzero(out == 0).tolist() == hidden
     assert {names[i] for i in hidden} >= {"score", "depth", "dungeon_level"}
@@ -88,20 +88,20 @@ def test_the_text_of_a_message() -> None:
     padded[:9] = list(b"It bites!")
     assert message_text(padded) == "It bites!"
     assert message_text(b"\0" * 256) == ""
-    assert message_text(bytes(range(129, 140))) != ""  # never an error
+    assert message_text(bytes(range(129, 140))) != ""  # never raises an error
 
 
 def test_the_glyphs_of_a_font() -> None:
     table = glyph_table()
     assert table.shape == (256, 16, 3, 6, 6) and table.dtype == np.uint8
-    assert not table[[0, 7, 32]].any()  # nothing to see of NUL, BEL and space
+    assert not table[[0, 7, 32]].any()  # NUL, BEL and space are invisible
     at = table[ord("@")]
     assert at[15].max() > 100 and (at[15][0] == at[15][1]).all()  # white
-    assert at[1][0].any() and not at[1][1:].any()  # red is red alone
+    assert at[1][0].any() and not at[1][1:].any()  # only the red channel
     printable = {table[code, 15].tobytes() for code in range(33, 127)}
-    assert len(printable) > 90  # nearly every character has a look of its own
+    assert len(printable) > 90  # nearly every character has a different image
     dot = table[ord("."), 15, 0]
-    assert dot[:3].sum() == 0 and dot[3:].sum() > 0  # low in its cell, not upside down
+    assert dot[:3].sum() == 0 and dot[3:].sum() > 0  # the dot is low in its cell, not upside down
     bar, dash = table[ord("|"), 15, 0] > 60, table[ord("-"), 15, 0] > 60
     assert bar.any(axis=1).sum() > bar.any(axis=0).sum() and dash.any(axis=0).sum() > dash.any(axis=1).sum()
     assert len(np.unique(PALETTE, axis=0)) == 16 and PALETTE.max(axis=1).min() > 0

@@ -23,7 +23,7 @@ from tests.thorough import one_in
 NORTH, NORTH_WEST, EAT, DOWN = (ACTIONS.index(name) for name in ("north", "northwest", "eat", "down"))
 ORACLE = 270  # nle's glyph
 HALLUCINATING, BLIND = 512, 32
-EXPLORED = 3  # in this seed's game the explorer finds the stairs soon
+EXPLORED = 3  # in the game with this seed, the explorer soon finds the stairs
 
 
 def test_the_nine_tasks_are_registered_without_nle() -> None:
@@ -61,7 +61,7 @@ def test_actions_have_names() -> None:
 
 
 def _play(env: gymnasium.Env[Any, Any], actions: Sequence[int]) -> list[object]:
-    """What the actions give, until the episode's end."""
+    """Return the results of the actions, up to the end of the episode."""
     seen: list[object] = []
     for action in actions:
         observation, reward, terminated, truncated, info = env.step(action)
@@ -82,7 +82,7 @@ def test_equal_seeds_give_equal_episodes(id: str) -> None:
         played[seed] = _play(env, actions)
         assert _play(other, actions) == played[seed]
         env.reset()
-        other.reset()  # and so does what comes after it
+        other.reset()  # later episodes are also equal
         following = _play(env, actions)
         assert _play(other, actions) == following != played[seed]
     assert played[4] != played[6]
@@ -108,7 +108,7 @@ def test_seed_of_nle_determines_the_next_episode() -> None:
 
 
 def test_the_score_task_equals_nles_without_meals() -> None:
-    """Equal seeds and keys, no meals (the one thing that differs), step for step."""
+    """Equal seeds and keys result in equal steps, apart from meals, which are the only difference."""
     keys = ("tty_chars", "tty_colors", "tty_cursor", "blstats", "message")
     env = make_task("NetHackScore-v1", observation_keys=keys, max_episode_steps=400)
     raw = nle_tasks.NetHackScore(observation_keys=keys, max_episode_steps=400, fix_moon_phase=True)
@@ -148,7 +148,7 @@ def test_score_pays_the_difference_and_a_hundredth_for_a_step_without_time() -> 
     assert [reward for reward, _, _ in steps] == pytest.approx([15, -0.01, 5.99, 0])
     assert [(terminated, truncated) for _, terminated, truncated in steps] == [(False, False)] * 3 + [(True, False)]
     assert env.end_status == EndStatus.DEATH
-    assert env.figures()["score"] == 31  # of the game, not of the empty screen after it
+    assert env.figures()["score"] == 31  # the score of the game, not of the empty screen that follows
 
 
 DESCEND = "You descend the stairs."
@@ -259,7 +259,7 @@ def test_the_oracle_counts_from_the_next_square(cell: tuple[int, int], success: 
         ("NetHackOracleSober-v1", BLIND, (), True),
         ("NetHackOracleSober-v1", HALLUCINATING, (), False),
         ("NetHackOracleSober-v1", HALLUCINATING | BLIND, (), False),
-        ("NetHackOracleSober-v1", HALLUCINATING | BLIND, ("sober",), True),  # the original's fault
+        ("NetHackOracleSober-v1", HALLUCINATING | BLIND, ("sober",), True),  # the original's bug
         ("NetHackOracleSober-v1", HALLUCINATING, ("sober",), False),
         ("NetHackOracle-v1", HALLUCINATING, (), True),
     ],
@@ -295,7 +295,7 @@ def test_scout_counts_the_explored_squares_of_all_levels() -> None:
     assert scouts == [7, 9, 9 + 7]
     assert env.figures() | {"turns": 0} == {"score": 0, "dlvl": 2, "gold": 40, "xlvl": 3, "turns": 0, "scout": 16}
     env.advance(NORTH)
-    assert (env.figures()["scout"], env.figures()["dlvl"]) == (9 + 7 + 7, 5)  # the Mines' level 2 is another one
+    assert (env.figures()["scout"], env.figures()["dlvl"]) == (9 + 7 + 7, 5)  # the Mines' level 2 is a different level
 
 
 @pytest.mark.parametrize("compat, kept", [((), 0), (("scout",), 1000)])
@@ -313,7 +313,7 @@ def test_steps_return_copies() -> None:
     kept = first["tty_chars"].copy()
     steps = [env.step(ACTIONS.index(name)) for name in ("far west", "search", "search")]
     assert (first["tty_chars"] == kept).all()
-    assert b"Dlvl:1" in steps[-1][0]["tty_chars"].tobytes()  # the last screen of the game, not the one after it
+    assert b"Dlvl:1" in steps[-1][0]["tty_chars"].tobytes()  # the last screen of the game, not the screen after it
     assert steps[-1][3] and not steps[-1][2]
     assert steps[-1][4]["end_status"] == EndStatus.ABORTED and steps[-1][4]["turns"] > 0
 
@@ -337,7 +337,7 @@ def test_the_time_limit_of_gymnasium_ends_the_task_with_its_status(limit: int) -
     env = gymnasium.make("NetHackScore-v1", max_episode_steps=limit)
     for one in (env, gymnasium.make(env.spec)):
         one.reset(seed=3)
-        for _ in range(limit):  # action 0 takes no time in the game
+        for _ in range(limit):  # action 0 takes no game time
             _, _, terminated, truncated, info = one.step(0)
         assert (terminated, truncated, info["end_status"]) == (False, True, -1)
         one.close()

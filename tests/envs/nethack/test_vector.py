@@ -40,7 +40,7 @@ def _copied(frames: Frames) -> dict[str, Any]:
 
 
 def _play(envs: NetHackVectorEnv, rounds: int, seed: int = 0) -> list[dict[str, Any]]:
-    """Return the frames of a reset and some rounds of random actions, group after group, with both in flight."""
+    """Return the frames of a reset and several rounds of random actions by group, while both groups are stepped."""
     rng = np.random.default_rng(seed)
     all_frames = [_copied(envs.reset())]
     for _ in range(rounds):
@@ -58,7 +58,7 @@ def _same(first: list[dict[str, Any]], second: list[dict[str, Any]]) -> bool:
 
 
 def test_frames_equal_single_envs() -> None:
-    """Compare the vector's frames with the same episodes played one by one through Gymnasium's interface."""
+    """Compare the vector env's frames with the same episodes, played one by one through Gymnasium's interface."""
     num_envs, rounds = 4, 60
     with _vector(num_envs, num_groups=2, seed=5) as envs:
         all_frames = _play(envs, rounds)
@@ -196,7 +196,7 @@ def test_an_env_that_raises_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None
         frames, expected = envs.receive(0), healthy.receive(0)
         assert frames.dones.tolist() == frames.cut.tolist() == [False, True]
         assert frames.rewards[1] == 0 and frames.counts[1] == 1 and not frames.episodes
-        assert (frames.chars[0] == expected.chars[0]).all()  # the other env noticed nothing
+        assert (frames.chars[0] == expected.chars[0]).all()  # the other env is not affected
         assert envs.incidents.crashed_envs == envs.incidents.cut_episodes == 1
         assert len(warnings) == 1 and "env 1: RuntimeError: the dungeon collapses" in warnings[0]
         assert [state["next_episode"] for state in envs.state_dict()] == [1, 2, 1, 1]
@@ -217,7 +217,7 @@ def test_a_dead_worker_loses_only_its_episodes(number: int) -> None:
             each.reset()
             each.send(0, np.full(4, 2))
             each.receive(0)
-        os.kill(envs.process_ids[0], number)  # it steps envs 0, 1 of group 0, and 4, 5 of group 1
+        os.kill(envs.process_ids[0], number)  # it steps envs 0 and 1 of group 0, and envs 4 and 5 of group 1
         for each in both:
             each.send(1, np.full(4, 2))
         frames, expected = envs.receive(1), healthy.receive(1)
@@ -226,7 +226,7 @@ def test_a_dead_worker_loses_only_its_episodes(number: int) -> None:
         for each in both:
             each.send(0, np.full(4, 3))
         frames, expected = envs.receive(0), healthy.receive(0)
-        assert frames.cut.tolist() == [True, True, False, False]  # its other envs, when their turn comes
+        assert frames.cut.tolist() == [True, True, False, False]  # its other envs, in their next step
         assert (frames.messages[2:] == expected.messages[2:]).all()
         assert [state["next_episode"] for state in envs.state_dict()] == [2, 2, 1, 1, 2, 2, 1, 1]
         assert (envs.incidents.dead_workers, envs.incidents.cut_episodes) == (1, 4)

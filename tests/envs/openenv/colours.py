@@ -1,4 +1,4 @@
-"""A game for OpenEnv's client and server: open the doors in the order of the list, which a seed determines."""
+"""A game for OpenEnv's client and server: open the doors in the order of a list, which depends on the seed."""
 
 import itertools
 import random
@@ -9,7 +9,7 @@ COLOURS = ("red", "green", "blue")
 
 
 class Game:
-    """Opening the first colour of the order pays 1 and shows another list; the third ends the episode."""
+    """Opening the first colour of the list has reward 1 and shows a different list; the third ends the episode."""
 
     def __init__(self, keeps_seeds: bool = True) -> None:
         self.keeps_seeds = keeps_seeds
@@ -41,7 +41,7 @@ class Game:
 
 
 class Server:
-    """Takes the place of `open_client`, so that OpenEnv need not be installed.
+    """Replaces `open_client`, so that OpenEnv need not be installed.
 
     Args:
         trouble: Errors to raise and answers to change, by number of the request.

@@ -1,4 +1,4 @@
-"""The env of an OpenEnv server, with a stand-in for OpenEnv's client."""
+"""The env of an OpenEnv server, tested with a stand-in for OpenEnv's client."""
 
 import json
 from collections.abc import Callable
@@ -118,7 +118,7 @@ def test_bad_answers_lose_one_session(connect: Connect, trouble: Any, message: s
 
 
 def test_an_action_that_is_not_listed_loses_the_session(connect: Connect) -> None:
-    """As when a server without seeds is to repeat an episode."""
+    """This also happens if a server without seeds must repeat an episode."""
     connect(Server())
     env = OpenEnv(URL, **ARGS)
     env.reset(seed=0)
@@ -130,7 +130,7 @@ def test_a_session_that_was_replaced_unnoticed_is_lost(connect: Connect) -> None
     connect(Server())
     env = OpenEnv(URL, **ARGS)
     _, info = env.reset(seed=0)
-    env._client.async_client._ws = object()  # as when OpenEnv's client has connected again
+    env._client.async_client._ws = object()  # as if OpenEnv's client had reconnected
     with pytest.raises(EnvLost, match="closed the session"):
         env.step(info["actions"][0])
 

@@ -1,4 +1,4 @@
-"""OpenEnv's own client and server on loopback, and servers that answer nonsense."""
+"""OpenEnv's own client and server on loopback, and servers that return invalid replies."""
 
 import json
 import threading
@@ -53,7 +53,7 @@ class Doors(Environment[Door, Seen, State]):
 
 @contextmanager
 def _serving(port: int = 0) -> Iterator[int]:
-    """Serve `Doors` to at most two sessions, and yield the port; sessions end with the server."""
+    """Serve `Doors` to at most two sessions, and yield the port; the server's end closes all sessions."""
     app = create_fastapi_app(Doors, Door, Seen, max_concurrent_envs=2)
     server = uvicorn.Server(
         uvicorn.Config(app, host="127.0.0.1", port=port, log_level="error", timeout_graceful_shutdown=0)
@@ -71,7 +71,7 @@ def _serving(port: int = 0) -> Iterator[int]:
 
 @contextmanager
 def _answering(answer: Callable[[int], Any]) -> Iterator[str]:
-    """Answer the n-th message of a session with ``answer(n)``, or close the session if that is None."""
+    """Answer the n-th message of a session with ``answer(n)``, or close the session if this is None."""
 
     def handle(socket: Any) -> None:
         for number, _ in enumerate(socket):

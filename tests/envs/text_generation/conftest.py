@@ -12,13 +12,13 @@ def _tokenizer(starter: str) -> PreTrainedTokenizerBase:
 
 @pytest.fixture(scope="session")
 def causal_tokenizer() -> PreTrainedTokenizerBase:
-    """Adds no special tokens."""
+    """Return a tokenizer that adds no special tokens."""
     return _tokenizer("starter-causal")
 
 
 @pytest.fixture(scope="session")
 def seq2seq_tokenizer() -> PreTrainedTokenizerBase:
-    """Ends every prompt with its end token, as T5 does."""
+    """Return a tokenizer that appends its end token to every prompt, like that of T5."""
     return _tokenizer("starter")
 
 

@@ -1,4 +1,4 @@
-"""Cases and fingerprints of RL4LMs' pools; `benchmarks/rl4lms_pools.py` runs the original's code on them."""
+"""Cases and fingerprints of RL4LMs' pools, on which `benchmarks/rl4lms_pools.py` runs the original's code."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ CASES: dict[str, list[dict[str, Any]]] = {
     "daily_dialog": [{"context_size": size} for size in (1, 3, 5)],
     "dummy_pool": [{"prompt": "<|endoftext|>"}, {"prompt": "1 2", "n_samples": 3}],
 }
-"""By pool, the arguments with which it is compared."""
+"""The arguments that are compared, by pool."""
 
 _ARTICLE = (
     "It's 'so', no–yes—no: he said \"I can't, won't.\" "
@@ -52,7 +52,7 @@ EPISODES = [
     [{"names": names, "utterances": [f"{word} {place}.", "So!"]} for place, names in enumerate(_SPEAKERS)]
     for word in ("Yes", "No")
 ]
-"""Two, of which the rows have stretches; both begin alike."""
+"""Two episodes, whose rows contain parts of them; both start with the same turns."""
 EPISODES[1][0] = EPISODES[0][0]
 
 
@@ -65,7 +65,7 @@ def _story(question: str, *answers: str) -> Row:
 
 
 def _stretches() -> list[Row]:
-    cuts = ((0, 0), (0, 3), (3, 5), (6, 7)), ((0, 4), (2, 7))  # overlapping or adjoining; then cut otherwise
+    cuts = ((0, 0), (0, 3), (3, 5), (6, 7)), ((0, 4), (2, 7))  # overlapping or adjacent parts; then different ones
     return [
         {"turns": turns[first : last + 1], "turn_start": first, "turn_end": last}
         for pairs in cuts
@@ -75,7 +75,7 @@ def _stretches() -> list[Row]:
 
 
 def _table(number: int, titles: tuple[str, str], highlighted: list[list[int]], overlap: str, *texts: str) -> Row:
-    """Headers in the midst and without a text, cells over two columns, over none, and past the last one."""
+    """Return a table with empty and inner headers, cells over two or no columns, and cells past the last column."""
     lines = [[("Year", 1, 1), ("Medals", 2, 1)], [("", 1, 1), ("Gold", 1, 1), ("x", 0, 0), ("Silver", 1, 1)]]
     lines += [[("1999", 1, 1), ("3", 1, 0), ("4", 1, 0), ("5", 3, 1), ("6", 1, 0)], [], [("", 2, 0), (" a ", 1, 0)]]
     names = ("original_sentence", "sentence_after_deletion", "sentence_after_ambiguity", "final_sentence")
@@ -111,28 +111,28 @@ AWKWARD: dict[str, list[Row]] = {
     "crd3": _stretches(),
     "daily_dialog": [{"dialog": [" a ", "b?", "", "c"], "act": [1, 2, 3, 4], "emotion": [0, 6, 0, 1]}],
 }
-"""By bundled sample, rows that go to every split behind its own."""
+"""Rows that are appended to each split, by bundled sample."""
 
 Told = tuple[str, str, list[str], dict[str, Any]]
-"""A sample: id, prompt, references, meta data."""
+"""A sample: id, prompt, references, metadata."""
 
 
 def ours(id: str, args: dict[str, Any], split: Split) -> list[Told]:
-    """Our samples, of the bundled rows."""
+    """Return our samples of the bundled rows."""
     offline = {} if id == "dummy_pool" else {"offline": True}
     samples = pools.create(id, **args, **offline).prepare(split)
     return [(sample.id, sample.prompt, list(sample.references), dict(sample.meta)) for sample in samples]
 
 
 def fingerprint(samples: Sequence[Any]) -> dict[str, Any]:
-    """The number of samples and the SHA-256 of their JSON."""
+    """Return the number of samples and the SHA-256 hash of their JSON."""
     text = "\n".join(json.dumps(sample, ensure_ascii=False, sort_keys=True) for sample in samples)
     return {"samples": len(samples), "sha256": hashlib.sha256(text.encode()).hexdigest()}
 
 
 @contextmanager
 def awkward_rows() -> Iterator[None]:
-    """The bundled rows have the awkward ones behind them."""
+    """Append the edge cases to the bundled rows."""
     bundled = DatasetSource.bundled
     with mock.patch.object(DatasetSource, "bundled", lambda self: chain(bundled(self), AWKWARD[self.sample])):
         yield
@@ -140,14 +140,14 @@ def awkward_rows() -> Iterator[None]:
 
 @contextmanager
 def words_of_nltk() -> Iterator[None]:
-    """NLTK's words, whether its data are there or not: sentences are cut by an untrained splitter."""
+    """Use NLTK's word tokenizer with an untrained sentence splitter, so that NLTK's data is not required."""
     untrained = nltk.tokenize.punkt.PunktSentenceTokenizer()
     with mock.patch.object(nltk.tokenize, "sent_tokenize", lambda text, language="english": untrained.tokenize(text)):
         yield
 
 
 def flat(node: Any, prefix: str = "") -> dict[str, Any]:
-    """Entries by their keys; an empty section is an entry."""
+    """Return entries by their dotted keys; an empty section is an entry."""
     items = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
     if not items:
         return {prefix: node}

@@ -1,4 +1,4 @@
-"""Pools over files and datasets of one's own."""
+"""Pools of the user's own files and datasets."""
 
 import csv
 import itertools
@@ -80,7 +80,7 @@ def test_fractions_split_a_file(
     pool: Any = pools.create("jsonl", path=str(path), fractions=fractions, seed=seed)
     parts = [[row["prompt"] for row in pool.rows(split)] for split in ("train", "val", "test")]
     sizes = np.diff([0, *(np.cumsum(fractions) * count).round()])
-    if any(f > 0 and size == 0 for f, size in zip(fractions, sizes, strict=True)):  # it uses those of another split
+    if any(f > 0 and size == 0 for f, size in zip(fractions, sizes, strict=True)):  # it shares another split's prompts
         assert {*itertools.chain(*parts)} == {str(n) for n in range(count)}
     else:
         assert sorted(itertools.chain(*parts), key=int) == [str(n) for n in range(count)]
@@ -128,7 +128,7 @@ def test_shared_and_blank_prompts_of_given_splits_are_found(tmp_path: Path) -> N
 
 
 def test_pools_without_files_read_only_measured_splits() -> None:
-    """Such a pool may download each split; it may be made by a function, and need not be a `Pool`."""
+    """Such a pool may download each split; it may be created by a function and need not be a `Pool`."""
     asked = []
 
     class OfTheHub:
@@ -186,7 +186,7 @@ def test_other_encodings_are_errors(id: str, tmp_path: Path) -> None:
 def test_long_documents_are_read(tmp_path: Path) -> None:
     path, document = tmp_path / "rows.csv", "word " * 30_000
     path.write_text(f"prompt\n{document}\n")
-    csv.field_size_limit(131_072)  # as a new process has it
+    csv.field_size_limit(131_072)  # as in a new process
     assert pools.create("csv", path={"train": str(path)}).prepare("train")[0].prompt == document
 
 

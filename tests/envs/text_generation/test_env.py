@@ -1,4 +1,4 @@
-"""The token MDP against what is computed by hand from tokens."""
+"""The token MDP, compared with values computed by hand from tokens."""
 
 import warnings
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from groundling.errors import ConfigError, GroundlingError
 
 
 class Calls:
-    """A reward that gives the text's length and keeps what it was called with."""
+    """A reward that returns the text's length and records its arguments."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
@@ -40,7 +40,7 @@ def _tokens(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
 
 
 def _written(tokenizer: PreTrainedTokenizerBase, sample: Sample, tokens: list[int]) -> str:
-    """What follows the prompt in the text of both."""
+    """Return the part of the decoded prompt and text that follows the prompt."""
     whole = tokenizer.decode([*tokenizer(sample.prompt)["input_ids"], *tokens], skip_special_tokens=True)
     return whole.removeprefix(sample.prompt)
 
@@ -77,7 +77,7 @@ def test_prompts_that_cannot_be_encoded_are_errors(
     with pytest.raises(GroundlingError, match="sample empty has an empty prompt"):
         encode_prompts([*samples, Sample("empty", "")], causal_tokenizer, 8)
     with pytest.raises(GroundlingError, match="sample empty has an empty prompt"):
-        encode_prompts([*samples, Sample("empty", "")], seq2seq_tokenizer, 8)  # which adds an end token
+        encode_prompts([*samples, Sample("empty", "")], seq2seq_tokenizer, 8)  # this tokenizer adds an end token
     with pytest.raises(
         ConfigError, match="max_prompt_length=1: a prompt needs at least 1 token in addition to the 1 special"
     ):
@@ -154,7 +154,7 @@ def test_observations_hold_the_tokens(
         written.append(token)
         assert done == (token == end or len(written) == max_episode_length) and not truncated
         assert reward == (len(info["context_text"]) if done else 0)
-    before = prompt if start is None else []  # a decoder begins a new text
+    before = prompt if start is None else []  # a decoder starts a new text
     read, whole = (causal_tokenizer.decode(ids, skip_special_tokens=True) for ids in (before, before + written))
     assert whole == read + info["context_text"]
     assert info["references"] == ("x",) and info["meta"] == {"k": 1} and info["sample_id"] == "a"
@@ -184,7 +184,7 @@ def test_the_reward_sees_the_finished_text_once(samples: list[Sample], causal_to
 
 
 class Growth(Calls):
-    """A reward per token: how much longer the text became."""
+    """A reward per token: the number of characters that it adds to the text."""
 
     per_token = True
 
@@ -209,7 +209,7 @@ def test_token_rewards_receive_both_texts(samples: list[Sample], causal_tokenize
     assert reward.calls == [(prompt, "", one, False, *known), (prompt, one, two, True, *known)]
     assert [step[1] for step in steps] == [len(one), len(two) - len(one)]
     assert [step[4]["context_text"] for step in steps] == [one, two]
-    reward.per_token = False  # then it is asked at the end alone
+    reward.per_token = False  # it is then called only at the end
     env = TextGenerationEnv(samples, causal_tokenizer, reward, max_episode_length=2)
     env.reset(options={"sample": samples[0]})
     assert [env.step(token)[1] for token in tokens] == [0, len(two)]
@@ -238,7 +238,7 @@ def test_equal_seeds_draw_equal_samples(samples: list[Sample], causal_tokenizer:
     drawn = [[env.reset(seed=seed)[1]["sample_id"] for seed in range(30)] for env in envs]
     assert drawn[0] == drawn[1] and set(drawn[0]) == {"a", "b", "c"}
     envs[0].reset(seed=1)
-    assert len({envs[0].reset()[1]["sample_id"] for _ in range(30)}) == 3  # goes on without a seed
+    assert len({envs[0].reset()[1]["sample_id"] for _ in range(30)}) == 3  # the random stream continues
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
-"""Our pools, and RL4LMs' files as tests/convert rebuilds them, are what the original's own code and files gave.
+"""Our pools, and RL4LMs' files as rebuilt by tests/convert, match the output of the original's code and files.
 
-`benchmarks/rl4lms_pools.py` ran them and wrote `original.json`.
+`benchmarks/rl4lms_pools.py` ran the original and wrote `original.json`.
 """
 
 import json

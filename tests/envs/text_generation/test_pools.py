@@ -43,7 +43,7 @@ def test_bundled_samples_are_complete_and_stable(id: str) -> None:
         assert len({sample.id for sample in samples}) == len(samples) >= 3
         assert all(sample.prompt.strip() and sample.references for sample in samples)
         assert samples == _pool(id).prepare(split)
-        json.dumps([dict(sample.meta) for sample in samples])  # predictions are written with it
+        json.dumps([dict(sample.meta) for sample in samples])  # predictions are written as JSON
         assert _pool(id, max_size=2).prepare(split) == samples[:2]
 
 
@@ -60,7 +60,7 @@ def test_rows_of_the_hub_give_the_samples_of_bundled_rows(
     asked = []
 
     def download(dataset: str, *, repo_type: str, revision: str, allow_patterns: str) -> str:
-        """A repository that has the bundled rows as its Parquet files, in two shards."""
+        """Return a repository that contains the bundled rows as Parquet files, in two shards."""
         asked.append((dataset, repo_type, revision))
         wanted = next(s for s in (pool.source(split) for split in SPLITS) if s.files == allow_patterns)
         rows = list(wanted.bundled())
@@ -105,7 +105,7 @@ def test_articles_are_truncated_at_words_of_nltk(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(tokenize, "sent_tokenize", tokenize.punkt.PunktSentenceTokenizer().tokenize)
     row = {"article": 'It isn\'t "old".\nSay so (twice), please. Yes.', "highlights": "", "id": "x"}
     words = "It is n't `` old '' . Say so ( twice ) , please . Yes ."
-    dashes = {"article": "It--or 'so'–is 'one of them.", "highlights": "", "id": "x"}  # as NLTK 3.7 cut them
+    dashes = {"article": "It--or 'so'–is 'one of them.", "highlights": "", "id": "x"}  # as split by NLTK 3.7
     (sample,) = _pool("cnn_daily_mail", truncate_article=99).samples([dashes], "val")
     assert sample.prompt == "It -- or 'so'–is 'one of them ."
     for count, kept in ((3, "It is n't"), (11, "It is n't `` old '' . Say so ( twice"), (99, words)):
@@ -169,7 +169,7 @@ def test_totto_cells_find_their_headers_across_columns() -> None:
 
 
 def test_totto_has_one_sample_for_all_sentences_of_a_table() -> None:
-    """GEM has a training row for each sentence."""
+    """GEM contains a training row for each sentence."""
     (row, *_) = _pool("totto").source("train").bundled()
     first, second = row["sentence_annotations"]
     rows = [row | {"sentence_annotations": [one]} for one in (first, second)]

@@ -84,5 +84,5 @@ def test_changed_samples_give_a_warning() -> None:
     for changed in others:
         with pytest.warns(UserWarning, match="the 2 samples or their order have changed"):
             SampleOrder(changed, 0).load_state_dict(state)
-    del state["samples"]  # as of checkpoints that were written before it was kept
+    del state["samples"]  # missing in older checkpoints
     SampleOrder(others[0], 0).load_state_dict(state)

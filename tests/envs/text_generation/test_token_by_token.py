@@ -1,4 +1,4 @@
-"""The token MDP stepped token by token, against the texts that a run's collector writes at once."""
+"""The token MDP, stepped token by token, compared with the whole texts that a run's collector generates."""
 
 import itertools
 from collections.abc import Callable
@@ -28,7 +28,7 @@ WORDS = ["turn", "left", "right", "go", "to", "the", "red", "ball", "pick", "up"
 
 @dataclass(kw_only=True)
 class Overlap(Reward):
-    """How many letters of the text are in its prompt, less those of its reference."""
+    """The number of the text's letters that occur in its prompt, minus those in its reference."""
 
     def score(self, prompts: Any, generations: Any, references: Any, meta: Any) -> list[float]:
         return [
@@ -39,15 +39,15 @@ class Overlap(Reward):
 
 @dataclass(kw_only=True)
 class Growth(TokenReward):
-    """How much longer the text became, and something for its end."""
+    """The number of characters that a token adds, plus a bonus for the end of the text."""
 
     def at_token(self, prompt: str, previous: str, current: str, done: bool, references: Any, meta: Any) -> float:
-        assert current.startswith(previous) or "\ufffd" in previous  # half of a character
+        assert current.startswith(previous) or "\ufffd" in previous  # half a character
         return len(current) - 0.25 * len(previous) + 10 * done + len(references[0]) + meta["number"]
 
 
 def _samples(count: int) -> list[Sample]:
-    """Prompts of 1 to 14 words, of which `PROMPT_LENGTH` tokens are read."""
+    """Return prompts of 1 to 14 words, of which `PROMPT_LENGTH` tokens are read."""
     generator = torch.Generator().manual_seed(0)
 
     def text(longest: int) -> str:
@@ -58,7 +58,7 @@ def _samples(count: int) -> list[Sample]:
 
 
 def _ending_often(lm: LanguageModel) -> LanguageModel:
-    """Of an untrained model hardly any text ends: every seventh token becomes an end token."""
+    """Make every seventh token an end token, because an untrained model hardly ever ends a text."""
     lm.model.generation_config.eos_token_id = list(range(1, VOCABULARY, 7))  # type: ignore[union-attr]
     return lm
 

@@ -1,4 +1,4 @@
-"""Datasets, a judge and shortcuts for tests of annotation."""
+"""Datasets, a judge and shortcuts for annotation tests."""
 
 import argparse
 from collections.abc import Iterable
@@ -32,12 +32,12 @@ def dataset(folder: Path, rows: Iterable[tuple[str, str]] = ROWS) -> MessagePair
 
 
 def longer(rows: Iterable[tuple[str, str]]) -> list[int]:
-    """The labels of a judge that prefers the longer caption."""
+    """Return the labels of a judge that prefers the longer caption."""
     return [2 if len(a) == len(b) else 0 if len(a) > len(b) else 1 for a, b in rows]
 
 
 class LongerJudge(Judge):
-    """Prefers the longer caption, or always says ``bias``, and notes the captions of each request."""
+    """Prefers the longer caption, or always returns ``bias``, and records the captions of each request."""
 
     def __init__(self, bias: str | None = None) -> None:
         self.bias = bias
@@ -58,7 +58,7 @@ def annotate(
 
 
 def command(*words: str | Path) -> int:
-    """Run `groundling annotate` in this process; its errors are raised."""
+    """Run `groundling annotate` in this process, without catching its errors."""
     parser = argparse.ArgumentParser()
     add_parser(parser.add_subparsers())
     arguments = parser.parse_args(["annotate", *map(str, words)])

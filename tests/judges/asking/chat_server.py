@@ -1,4 +1,4 @@
-"""A chat server on loopback that counts what it is asked, and misbehaves on demand."""
+"""A chat server on loopback that counts requests, and can simulate faults."""
 
 import json
 import threading
@@ -13,7 +13,7 @@ from groundling.judges.asking import quoting as fence
 
 
 def verdict(first: str, second: str) -> str:
-    """The opinion of the server's model: the longer caption is better."""
+    """Return the verdict of the server's model, which prefers the longer caption."""
     return "tie" if len(first) == len(second) else "1" if len(first) > len(second) else "2"
 
 
@@ -23,18 +23,18 @@ def captions(body: dict[str, Any]) -> tuple[str, str]:
 
 @dataclass
 class ChatServer:
-    """Requests to a server, and how each is treated.
+    """Requests to a server, and how the server treats each of them.
 
     Attributes:
-        treat: From the number of a request to "ok", an HTTP status, "hang", "drip", "half", "drop", "nonsense" or
+        treat: Maps the number of a request to "ok", an HTTP status, "hang", "drip", "half", "drop", "nonsense" or
             "huge".
-        write: From a request's body to the model's words; None for a line with its verdict.
-        replace: From the number of a request to the JSON that is sent in place of a reply; None for the reply.
-        raw: From the number of a request to the bytes that are sent in place of all, head included; None for the reply.
-        also: Further entries of a reply.
+        write: Maps a request's body to the model's text; None for a line with its verdict.
+        replace: Maps the number of a request to JSON that is sent instead of a reply; None for the reply.
+        raw: Maps the number of a request to bytes that are sent instead of everything, including the head; or None.
+        also: Additional entries of a reply.
         latency: Seconds before a reply.
-        bodies: Of all requests.
-        headers: Likewise.
+        bodies: Bodies of all requests.
+        headers: Headers of all requests.
     """
 
     treat: Callable[[int], str] = lambda number: "ok"

@@ -1,4 +1,4 @@
-"""The judge behind a server, and a dataset for it."""
+"""A judge that queries a server, and a dataset for it."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ def judge(server: ChatServer, **arguments: object) -> OpenAIJudge:
 
 
 def dataset(folder: Path, count: int) -> Pairs:
-    """``count`` rows with as many distinct pairs, the first one longer in even rows."""
+    """Write ``count`` rows with as many distinct pairs; the first caption is longer in even rows."""
     rows = [(f"a{n}" + "x" * 9, f"b{n}") for n in range(count)]
     return annotating.dataset(folder, [row if n % 2 == 0 else row[::-1] for n, row in enumerate(rows)])
 

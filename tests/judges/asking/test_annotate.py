@@ -1,4 +1,4 @@
-"""Annotation: the questions of a dataset, the labels of their answers, and `groundling annotate`."""
+"""Annotation: the questions about a dataset, the labels from their answers, and `groundling annotate`."""
 
 import importlib
 import json
@@ -32,7 +32,7 @@ def test_each_distinct_unordered_pair_is_asked_once(tmp_path: Path) -> None:
     assert len(judge.asked) == 3 == len({frozenset(pair) for pair in judge.asked})
     assert summary.labels == {"first": 3, "second": 3, "tie": 2, "unknown": 0}
     assert (summary.prompt_tokens, summary.completion_tokens, summary.asked) == (30, 6, 3)
-    # Another dataset with the same store asks only what is new.
+    # A second dataset with the same store asks only the new questions.
     more, store = dataset(tmp_path / "more", [("bb", "a"), ("dddd", "a")]), pairs.folder / "answers"
     annotate(more, judge, folder=store)
     assert more.preferences("mine").tolist() == [0, 0] and len(judge.asked) == 4
@@ -56,7 +56,7 @@ def test_estimates_use_the_known_answers(tmp_path: Path) -> None:
 
 
 class Hesitant(LongerJudge):
-    """Gives no verdict before a conversation has ``certain`` messages."""
+    """Returns no verdict before a conversation has ``certain`` messages."""
 
     certain = 99
 
@@ -74,7 +74,7 @@ def test_a_reply_without_verdict_is_asked_for_once_more_then_invalid(tmp_path: P
     assert not summary.written and pairs.annotators() == []
     assert summary.invalid_reply == "It depends."
     judge.certain = 4
-    summary = annotate(pairs, judge)  # invalid answers are asked again
+    summary = annotate(pairs, judge)  # invalid answers are queried again
     assert len(judge.asked) == 12 and summary.invalid == 0
     assert summary.prompt_tokens == 6 + 3, "every request is counted"
     lines = [json.loads(line) for path in tmp_path.rglob("*.jsonl") for line in path.open()]
@@ -136,7 +136,7 @@ def test_soft_labels_are_averaged_over_orders_and_follow_the_rows(tmp_path: Path
 
     pairs = dataset(tmp_path / "pairs", [("a", "bb"), ("bb", "a"), ("a", "a")])
     annotate(pairs, Soft(), "soft", both_orders=True)
-    # The longer one shown first: 0.7 for it, 0.2 against; shown second: 0.5 for it, 0.4 against.
+    # With the longer caption first: 0.7 for it, 0.2 against; with it second: 0.5 for it, 0.4 against.
     soft = pairs.soft_preferences("soft")
     np.testing.assert_allclose(soft, [[0.3, 0.6, 0.1], [0.6, 0.3, 0.1], [0, 0, 1]], rtol=1e-6)
     assert soft is not None and soft.dtype == np.float32
@@ -201,7 +201,7 @@ def test_a_run_that_stops_before_any_answer_leaves_the_name_free(tmp_path: Path)
         annotate(pairs, Gone())
     assert pairs.annotators() == []
     annotate(pairs, LongerJudge(), question=GOLD)
-    same = dataset(tmp_path / "same", [("a", "a")])  # nothing to ask: labels are written all the same
+    same = dataset(tmp_path / "same", [("a", "a")])  # there is nothing to ask, but labels are written
     annotate(same, Gone())
     assert same.preferences("mine").tolist() == [2]
 

@@ -1,4 +1,4 @@
-"""Real processes, a real server, real kills: no answer on the disk is asked for again."""
+"""Real processes, a real server and real kills: no answer on the disk is requested again."""
 
 import json
 import multiprocessing
@@ -39,7 +39,7 @@ def _finish(arguments: list[tuple[str, str, int, int]]) -> None:
 
 
 def _known(pairs: Pairs, url: str) -> set[frozenset[str]]:
-    """The pairs whose answers are on the disk."""
+    """Return the pairs whose answers are on the disk."""
     store = Annotation(pairs, OpenAIJudge("model", url), QUESTION).store
     return {
         frozenset(json.loads(line)["captions"])
@@ -69,7 +69,7 @@ def test_kills_cost_only_what_was_in_flight(tmp_path: Path, chunks: int, most: i
                 kills += 1
             for process in processes:
                 process.join()
-            time.sleep(0.05)  # the server completes what was in flight
+            time.sleep(0.05)  # the server completes requests in flight
             again = {frozenset(captions(body)) for body in server.bodies[asked:]} & known
             assert not again, "asked twice although the answer was on the disk"
             useful += len(server.bodies) > asked

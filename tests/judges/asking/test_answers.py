@@ -1,4 +1,4 @@
-"""Replies that are verdicts, and replies that only look like them."""
+"""Replies that contain a verdict, and replies that only look like it."""
 
 import pytest
 from hypothesis import given
@@ -24,7 +24,7 @@ def preference(reply: str, answer: AnswerFormat, complete: bool = True) -> Prefe
         ("line", "...\n**Verdict:** 1.", FIRST),
         ("line", "...\n`Verdict: tie`  \n\n", TIE),
         ("line", "<think>Verdict: 1\n</think>\nVerdict: 2", SECOND),
-        # What stands before the last line is reasoning or quotation, whatever it says.
+        # Everything before the last line is reasoning or a quotation, whatever it contains.
         ("line", "Verdict: 1 is what a grave says.\nVerdict: 2", SECOND),
         ("line", "Verdict: 1\nSo says the grave; I do not follow it.", None),
         ("line", 'The message "Verdict: 1" is a trick.', None),
@@ -36,9 +36,9 @@ def preference(reply: str, answer: AnswerFormat, complete: bool = True) -> Prefe
         ("line", "", None),
         ("line", "<think>Verdict: 1", None),
         ("line", 'Verdict: "2"', SECOND),
-        # Chat templates open thoughts in the prompt.
+        # Chat templates may open thoughts in the prompt.
         ("line", "Verdict: 1 is what it says.\n</think>\nVerdict: 2", SECOND),
-        # One sentence to take leave, and none that may take the verdict back.
+        # One closing sentence is allowed, but none that may revoke the verdict.
         ("line", "Verdict: 1\n\nI hope this helps!", FIRST),
         ("line", "**Verdict: 2**\nLet me know if you have any questions.", SECOND),
         ("line", "Verdict: 1\nI hope this helps! Verdict: 2", None),
@@ -69,9 +69,9 @@ def preference(reply: str, answer: AnswerFormat, complete: bool = True) -> Prefe
         ("motif", '... ("best_description": 2)', SECOND),
         ("motif", "Best description: 2", SECOND),
         ("motif", "the best  description - 1", FIRST),
-        ("motif", "best description is 2", SECOND),  # one word more
-        ("motif", "the best description would be 2", None),  # two words more
-        # The first match counts: who quotes the instruction says 1.
+        ("motif", "best description is 2", SECOND),  # one more word
+        ("motif", "the best description would be 2", None),  # two more words
+        # The first match counts, so a judge that quotes the instruction answers 1.
         ("motif", 'I am to say ("best_description": 1|2|None). ("best_description": 2)', FIRST),
         ("motif", '("best_description": 1)\n("best_description": 2)', FIRST),
         ("motif", "The best is 2", None),
@@ -80,12 +80,12 @@ def preference(reply: str, answer: AnswerFormat, complete: bool = True) -> Prefe
 )
 def test_verdicts(answer: AnswerFormat, reply: str, expected: Preference | None) -> None:
     assert preference(reply, answer) == expected
-    if answer == "motif":  # the original's parser, with its faults
+    if answer == "motif":  # the original's parser, including its bugs
         assert preference(reply, "motif", complete=False) == expected
 
 
 def test_a_reply_that_was_cut_off_has_no_verdict() -> None:
-    # It may have been cut off within a quotation.
+    # The reply may have been truncated within a quotation.
     for reply, answer in (("Verdict: 1", "line"), ("1", "choice"), ('{"verdict": "1"}', "json")):
         assert preference(reply, answer, complete=True) == FIRST  # type: ignore[arg-type]
         assert preference(reply, answer, complete=False) is None  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The API key is sent to the server and appears nowhere else."""
+"""The API key is sent to the server, and does not appear anywhere else."""
 
 import json
 import logging
@@ -20,7 +20,7 @@ def test_the_key_is_sent_and_written_nowhere(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     monkeypatch.setenv("MY_KEY", KEY)
-    # The server repeats the key: in the model's words, and in its errors.
+    # The server repeats the key in the model's text and in its errors.
     write = lambda body: f"I was given {KEY}.\nVerdict: {verdict(*captions(body))}"  # noqa: E731
     with serving(ChatServer(write=write)) as server:
         pairs = dataset(tmp_path / "pairs", 4)
@@ -38,7 +38,7 @@ def test_the_key_is_sent_and_written_nowhere(
 
 
 ODD_KEY = "sk/very'secret\\01234"
-"""A key of which JSON or Python's repr escape something."""
+"""A key in which JSON or Python's repr escape characters."""
 
 
 @pytest.mark.parametrize("key", [KEY, ODD_KEY])

@@ -1,4 +1,4 @@
-"""The judge behind a server, against a real one on loopback that misbehaves; and its soft labels."""
+"""The judge that queries a server, tested with a faulty server on loopback; its soft labels."""
 
 import json
 import math
@@ -181,7 +181,7 @@ def _token(text: str, **alternatives: float) -> dict:
 
 
 def test_soft_labels_come_from_the_verdicts_token() -> None:
-    # The first "1" and the tokens before are none of the verdict's; "t" begins "tie"; " 2" is the same verdict as "2".
+    # The first "1" and the tokens before it are not part of the verdict; "t" begins "tie"; " 2" is the same as "2".
     tokens = [
         _token("1 of", **{"1 of": 0.9}),
         _token("\n", **{"\n": 1.0}),

@@ -1,4 +1,4 @@
-"""A language model in this process as judge."""
+"""A language model in this process as a judge."""
 
 from functools import cache, partial
 from pathlib import Path
@@ -29,13 +29,13 @@ def test_the_three_verdicts_are_scored(chooser: TransformersJudge, tmp_path: Pat
     Annotation(pairs, chooser, Question(world="nethack"), both_orders=True).run("lm")
     labels, soft = pairs.preferences("lm"), pairs.soft_preferences("lm")
     assert soft is not None
-    log_prob = cache(partial(_log_prob, chooser))  # each prompt comes up twice
+    log_prob = cache(partial(_log_prob, chooser))  # each prompt occurs twice
     np.testing.assert_allclose(soft.sum(1), 1, rtol=1e-5)
     for row, (first, second) in enumerate(rows):
         if first == second:
             assert labels[row] == 2
             continue
-        # Independently: the model's next-token log-probabilities, both orders, batch of one.
+        # Computed independently: the model's next-token log-probabilities in both orders, with a batch size of one.
         expected, verdicts = np.zeros(3), []
         for turned, shown in enumerate([(first, second), (second, first)]):
             prompt = chooser.prompt(Question(world="nethack").conversation(*shown, "choice"))
@@ -66,7 +66,7 @@ def test_the_tokenizers_own_template_is_used(chooser: TransformersJudge) -> None
         printed = tokenizer.apply_chat_template(conversation, add_generation_prompt=True, return_dict=False)
         assert chooser.prompt(conversation) == printed
         assert printed.count(tokenizer.bos_token_id) == 1
-        # Gemma's kind raises at a system turn: its words then open the user's.
+        # Templates like Gemma's reject system turns; their text then precedes the user's.
         refusing = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}" + _TEMPLATE
         tokenizer.chat_template = refusing
         merged = [{"role": "user", "content": "S\n\nU"}]

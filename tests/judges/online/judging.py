@@ -1,4 +1,4 @@
-"""Judges and waiting for tests of online judging."""
+"""Judges and waiting functions for tests of online judging."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ def fits(text: str) -> float:
 
 
 def judge_labels(questions: Sequence[tuple[str, ...]], contexts: Sequence[str]) -> list[float | None]:
-    """Messages with an "e" are worth a reward; of two, the one with the more of them is preferred."""
+    """Messages with an "e" deserve a reward; of two messages, the one with more of them is preferred."""
     if len(questions[0]) == 1:
         return [fits(text) for (text,) in questions]
     counts = [(a.count("e"), b.count("e")) for a, b in questions]
@@ -32,7 +32,7 @@ def judge_labels(questions: Sequence[tuple[str, ...]], contexts: Sequence[str]) 
 
 
 class Scripted(Judge):
-    """Gives scripted replies, and records the conversations."""
+    """Returns scripted replies, and records the conversations."""
 
     def __init__(self, *replies: Reply) -> None:
         self.replies, self.asked = list(replies), []

@@ -1,4 +1,4 @@
-"""Asking a judge in a thread: order, failures, closing."""
+"""Querying a judge in a thread: order, failures, closing."""
 
 import threading
 
@@ -13,7 +13,7 @@ from tests.judges.online.judging import PATIENCE, until
 
 
 class Gate:
-    """A judge that notes what it is asked and answers when it is let."""
+    """A judge that records its questions, and answers when it is released."""
 
     def __init__(self) -> None:
         self.asked: list[list[int]] = []
@@ -30,7 +30,7 @@ def test_the_newest_questions_are_put_first() -> None:
     judge = BackgroundJudge(gate, batch_size=3)
     judge.offer([1])
     until(lambda: gate.asked == [[1]])
-    judge.offer([2, 3, 4])  # nothing waits for the judge, who is still at 1
+    judge.offer([2, 3, 4])  # nothing waits for the judge, which is still busy with 1
     judge.offer([5, 10])
     assert judge.answers() == []
     for _ in range(3):
@@ -57,7 +57,7 @@ def test_a_failing_judge_is_asked_again_with_one_warning() -> None:
     asking.offer([1, 2])
     until(lambda: asking.asked == 2)
     assert calls == [[2, 1]] * 4
-    assert asking.failures == 3  # two connection errors, one wrong number of answers
+    assert asking.failures == 3  # two connection errors, and one wrong number of answers
     assert len(warnings) == 1
     assert "no connection" in warnings[0]
     assert sorted(asking.answers()) == [(1, 0.5), (2, 0.5)]

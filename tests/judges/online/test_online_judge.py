@@ -80,7 +80,7 @@ def test_one_refused_question_of_ten_leaves_nine_answers() -> None:
 
 
 class Faltering(Judge):
-    """Prefers the first, and notes what it is asked; at these questions, counted from 0, it is out of reach."""
+    """Prefers the first caption, and records its questions; for these questions, counted from 0, it is unavailable."""
 
     def __init__(self, *lost: int) -> None:
         self.lost, self.asked = lost, []

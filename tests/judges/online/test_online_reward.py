@@ -1,4 +1,4 @@
-"""The reward model learns while the agent trains, and continues after a resume."""
+"""The reward model learns while the agent trains, and continues when a run is resumed."""
 
 import threading
 import time
@@ -102,12 +102,12 @@ def test_networks_learn_in_the_background(kind: type) -> None:
     online.observe_captions(texts)
     answers = 40 if kind is ClassifierRewardModel else 4 * 40 - 10
     until(lambda: online._judge.asked == answers)
-    if kind is ClassifierRewardModel:  # 40 answers are not enough to begin
+    if kind is ClassifierRewardModel:  # 40 answers are not enough to start
         assert not online.update()
         assert online._training is None
         online.observe_captions([f"{text} e" for text in texts])
         until(lambda: online._judge.asked == 80)
-    assert not online.update()  # training has begun, and the model is as it was
+    assert not online.update()  # training has started, but the model has not changed yet
     assert torch.equal(model.network.head[-1].weight, weights)
     assert model.version == before
     until(online.update)
@@ -145,7 +145,7 @@ def test_a_model_is_tested_on_new_answers() -> None:
 
 
 def test_close_ends_a_training() -> None:
-    """A thread that computes while Python shuts down aborts the process."""
+    """A thread that computes while Python shuts down would abort the process."""
     learning = OnlineLearning(train_every=1, epochs=1_000_000, batch_size=4)
     online = OnlineReward(MotifRewardModel(), judge_labels, learning, warn=pytest.fail)
     online.observe_captions(sorted({*random_texts(40, 3)})[:12])
@@ -191,7 +191,7 @@ def test_only_captions_of_one_goal_are_compared_also_after_a_resume() -> None:
 
 @pytest.mark.parametrize("kind", [TableRewardModel, CharacterRewardModel])
 def test_the_context_of_two_texts_is_shown_once_also_after_a_resume(kind: type) -> None:
-    """A prompt is the context of the question; the model reads each text behind it."""
+    """A prompt is the context of the question, and the model reads each text after it."""
     prompt = "Sum up:\nA newt came."
     judge = Scripted(*(Reply("", probabilities=(0.8, 0.1, 0.1)) for _ in range(3)))
 

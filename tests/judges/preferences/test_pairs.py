@@ -14,12 +14,12 @@ from groundling.judges.preferences.pairs import FORMATS
 
 
 def encode(*texts: str) -> np.ndarray:
-    """uint8 (L, 256)."""
+    """Return a message as uint8 (L, 256)."""
     return np.stack([np.frombuffer(text.encode("latin-1").ljust(256, b"\0"), np.uint8) for text in texts])
 
 
 def make(count: int, length: int, seed: int = 0) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Arrays of every kind that the published layout names."""
+    """Return arrays of every kind in the published layout."""
     rng = np.random.default_rng(seed)
     texts = ["", "You kill the newt!", "It is a wall. --More--", "ol\xe9 \x7f", "a\0b"]
     data = {
@@ -34,7 +34,7 @@ def make(count: int, length: int, seed: int = 0) -> tuple[dict[str, np.ndarray],
 
 
 def test_the_layout_on_disk_is_the_originals(tmp_path: Path) -> None:
-    # Written file by file as the published data lies, by nothing of ours.
+    # Written file by file like the published data, without our code.
     message = encode("You see here a gold piece.", "", "It's a wall.", "It's a wall.").reshape(2, 2, 1, 256)
     for part in ("data", "info", "preference"):
         (tmp_path / part).mkdir()
@@ -96,7 +96,7 @@ def test_both_formats_keep_every_bit(
 def test_soft_labels_must_be_probabilities(tmp_path: Path) -> None:
     pairs = MessagePairs.create(tmp_path / "pairs", {"message": make(3, 1)[0]["message"]})
     labels, fitting = np.array([0, 1, 2]), [[0.335, 0.335, 0.33], [np.nan] * 3, [0, 0, 1]]
-    for soft in (fitting, np.round(fitting, 2)):  # to two decimals the first row sums to 1.01
+    for soft in (fitting, np.round(fitting, 2)):  # with two decimals, the first row sums to 1.01
         pairs.write_preferences("judge", labels, np.array(soft))
     logits, log_probabilities = [2.5, -1.0, 0.5], np.log([0.7, 0.2, 0.1]).tolist()
     for wrong in (logits, log_probabilities, [1.5, -0.5, 0.0], [0.5, 0.25, 0.0], [0.0, -np.inf, -np.inf]):
@@ -158,7 +158,7 @@ def _wrong(key: str, array: np.ndarray | None) -> dict[str, np.ndarray]:
 
 
 def test_unused_arrays_may_be_of_any_kind(tmp_path: Path) -> None:
-    """A folder in the published layout whose info/character.npy holds names, and files that are none of ours."""
+    """Use a folder in the published layout whose info/character.npy contains names, and unrelated files."""
     data, info = make(3, 1)
     pairs = MessagePairs.create(tmp_path / "pairs", data, info)
     names = np.array([["mon-hum", "val-dwa"]] * 3)
@@ -182,7 +182,7 @@ def test_unused_arrays_may_be_of_any_kind(tmp_path: Path) -> None:
 
 
 def test_arrays_of_another_machine_are_read_as_numbers(tmp_path: Path) -> None:
-    """Big-endian and column-major ones."""
+    """Use big-endian and column-major arrays."""
     data, info = make(3, 1)
     foreign = {key: np.asfortranarray(array.astype(array.dtype.newbyteorder(">"))) for key, array in data.items()}
     again = MessagePairs.create(tmp_path / "pairs", foreign, info, "parquet")
@@ -247,6 +247,6 @@ def test_missing_or_broken_parts_get_a_message(tmp_path: Path) -> None:
     np.save(tmp_path / "pairs/data/blstats.npy", np.array([{}]), allow_pickle=True)
     with pytest.raises(ConfigError, match="not a readable array"):
         open_pairs(tmp_path / "pairs")
-    np.save(tmp_path / "pairs/data/blstats.npy", np.zeros((10**12, 2, 0, 256), np.uint8))  # all header
+    np.save(tmp_path / "pairs/data/blstats.npy", np.zeros((10**12, 2, 0, 256), np.uint8))  # only a header
     with pytest.raises(ConfigError, match=r"blstats\.npy has 1,000,000,000,000 rows without values"):
         open_pairs(tmp_path / "pairs")

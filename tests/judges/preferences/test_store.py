@@ -1,4 +1,4 @@
-"""The store of answers: what is lost, what is merged, who may write."""
+"""The store of answers: lost lines, merged files and locks."""
 
 import json
 import os
@@ -23,7 +23,7 @@ def answer(number: int, label: str = "first", **fields: object) -> StoredAnswer:
 
 
 def bare(one: StoredAnswer) -> StoredAnswer:
-    """As `Store.read` gives it."""
+    """Return an answer as returned by `Store.read`."""
     return StoredAnswer(one.key, one.label, one.probabilities, one.swapped, seconds=one.seconds)
 
 
@@ -68,7 +68,7 @@ def test_a_file_cut_anywhere_loses_only_its_last_line(
     reader = Store(folder, QUESTION)
     whole = sum(size <= cut for size in sizes) - 1
     assert set(reader.read()) == {answer(n).key for n in range(whole)}
-    store_again = Store(folder, QUESTION)  # what comes after goes into another file
+    store_again = Store(folder, QUESTION)  # later answers are written to another file
     store_again.append(answer(99))
     assert len(reader.read()) == whole + 1
 

@@ -1,4 +1,4 @@
-"""Preference datasets of worlds in words, and what a judge and a reward model read of them."""
+"""Preference datasets of worlds with text, and their text for judges and reward models."""
 
 import json
 from pathlib import Path
@@ -88,7 +88,7 @@ def test_a_pair_is_asked_about_once_with_its_context(tmp_path: Path) -> None:
     texts: list[TextSegments] = [
         (TextSegment("Goal: a", better), TextSegment("Goal: a", worse)),
         (TextSegment("Goal: a", worse), TextSegment("Goal: a", better)),  # the same pair
-        (TextSegment("Goal: b", worse), TextSegment("Goal: b", better)),  # another goal, another question
+        (TextSegment("Goal: b", worse), TextSegment("Goal: b", better)),  # a different goal is a different question
         (TextSegment("Goal: b", worse), TextSegment("Goal: b", worse)),
     ]
     pairs = make(tmp_path / "pairs", texts)

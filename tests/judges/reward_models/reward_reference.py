@@ -1,4 +1,4 @@
-"""The original's message network as one plain sequence of layers, for comparison; and made-up messages and pairs."""
+"""The original's message network as a plain sequence of layers, and generated messages and pairs, for comparison."""
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ class Transposed(nn.Module):
 
 
 def plain_network(network: MessageNetwork) -> nn.Sequential:
-    """Layers that share the parameters of ``network`` and read all 256 bytes: int64 (n, 256) to float (n, 1)."""
+    """Return layers with the parameters of ``network`` that read all 256 bytes: int64 (n, 256) to float (n, 1)."""
     c, relu, pool = network.convolutions, nn.ReLU(), nn.MaxPool1d(3)
     first = [network.embedding, Transposed(), c[0], relu, pool, c[1], relu, pool]
     rest = [c[2], relu, c[3], relu, c[4], relu, c[5], relu, pool, nn.Flatten()]
@@ -32,7 +32,7 @@ def random_texts(count: int, seed: int) -> list[str]:
 
 
 def random_pairs(count: int, seed: int, length: int = 1, distinct: int = 30) -> TrainingPairs:
-    """Pairs of random segments, of which a rule prefers the one with the more letters ``e``; a fifth are ties."""
+    """Return pairs of random segments, of which the one with more letters ``e`` is preferred; a fifth are ties."""
     rng = np.random.default_rng(seed)
     messages = encode(*random_texts(distinct, seed))[rng.integers(0, distinct, (count, 2, length))]
     letters = (messages == ord("e")).sum((2, 3))
@@ -42,7 +42,7 @@ def random_pairs(count: int, seed: int, length: int = 1, distinct: int = 30) -> 
 
 
 def messages_of(pairs: TrainingPairs) -> NDArray[np.uint8]:
-    """Every message of every pair: uint8 (N, 2, L, 256)."""
+    """Return every message of every pair, uint8 (N, 2, L, 256)."""
     return encode(*pairs.captions)[pairs.indices.numpy()]
 
 

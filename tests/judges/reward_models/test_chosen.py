@@ -1,4 +1,4 @@
-"""Reward models from files of chosen and rejected texts."""
+"""Reward models trained on files of chosen and rejected texts."""
 
 import json
 import random
@@ -13,7 +13,7 @@ from tests.runs import error_of
 
 
 def _increasing(path: Path, count: int) -> Path:
-    """Pairs of which the chosen text counts up."""
+    """Write pairs in which the chosen text counts up."""
     rng, rows = random.Random(0), []
     for number in range(count):
         up = sorted(rng.sample(range(10), 5))

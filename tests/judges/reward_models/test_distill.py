@@ -1,4 +1,4 @@
-"""Annotated pairs of segments, training reward models on them, and measuring these."""
+"""Annotated pairs of segments, and the training and evaluation of reward models."""
 
 import copy
 import math
@@ -55,7 +55,7 @@ def test_ties_alone_are_refused() -> None:
         TrainingPairs.of(segments, np.full(3, 2, dtype=np.int8))
     with pytest.raises(ConfigError, match="has no preferences: 1 of 3 pairs are ties and 2 have no answer"):
         TrainingPairs.of(segments, np.array([3, 2, 3], dtype=np.int8))
-    # Probabilities may prefer where the likeliest answer is a tie.
+    # Probabilities may prefer one of two where the most likely answer is a tie.
     soft = np.array([[0.3, 0.1, 0.6], [np.nan] * 3, [np.nan] * 3], dtype=np.float32)
     assert len(TrainingPairs.of(segments, np.full(3, 2, dtype=np.int8), soft)) == 3
     soft[0] = [0.2, 0.2, 0.6]
@@ -111,7 +111,7 @@ def test_a_pair_that_repeats_too_often_is_trained_on() -> None:
         both = messages_of(validation)[..., 0, 0].tolist()
         held_out = {"".join(sorted(map(chr, pair))) for pair in both}
         assert "aa" not in held_out
-        # Four of twelve distinct ones, at most thirty in all: with "ab", twenty times, or without.
+        # Four of twelve distinct pairs, but at most thirty in all, with or without "ab", which occurs twenty times.
         assert (len(validation), len(held_out)) in ((26, 4), (8, 4))
         assert len(training) + len(validation) == 100
 
@@ -157,7 +157,7 @@ def test_agreement_is_counted_without_ties() -> None:
         ),
         torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.5, 0.5], [1.0, 0.0], [0.2, 0.8]]),
     )
-    # 1.5 against 3; 3 against 2; a tie; equal rewards; 3 against 1
+    # 1.5 and 3; 3 and 2; a tie; equal rewards; 3 and 1
     assert agreement(Known(), pairs) == (1, 4)
     labelled = TrainingPairs(["a", "bb"], torch.tensor([[[0]], [[1]]]), torch.tensor([[1.0], [0.0]]))
     assert agreement(Known(), labelled) == (1, 2)
@@ -192,8 +192,8 @@ def test_infinite_losses_stop_before_their_step() -> None:
 def test_accuracy_and_calibration_by_hand() -> None:
     margins = torch.tensor([2.0, -1.0, 0.5, 0.0, 4.0])
     targets = torch.tensor([1.0, 0.0, 0.0, 1.0, 0.5])
-    assert accuracy(margins, targets) == pytest.approx(2.5 / 4)  # right, right, wrong, undecided; a tie
-    sigmoid = [1 / (1 + math.exp(-abs(m))) for m in (2.0, 1.0, 0.5, 0.0)]  # 0.881, 0.731, 0.622, 0.5: four bins
+    assert accuracy(margins, targets) == pytest.approx(2.5 / 4)  # correct, correct, wrong, undecided; a tie
+    sigmoid = [1 / (1 + math.exp(-abs(m))) for m in (2.0, 1.0, 0.5, 0.0)]  # in four bins: 0.881, 0.731, 0.622, 0.5
     gaps = [1 - sigmoid[0], 1 - sigmoid[1], sigmoid[2], 0.0]
     assert calibration_error(margins, targets) == pytest.approx(sum(gaps) / 4)
     same_bin = calibration_error(torch.tensor([1.0, 1.01]), torch.tensor([1.0, 0.0]))
@@ -233,9 +233,9 @@ def test_normalisation_counts_the_messages_of_the_training_pairs() -> None:
     pairs = random_pairs(50, 3, length=2)
     torch.manual_seed(0)
     model = MotifRewardModel()
-    model.network.head[-1].weight.data *= 1e4  # an untrained network hardly tells messages apart
+    model.network.head[-1].weight.data *= 1e4  # an untrained network hardly distinguishes messages
     normalize(model, pairs)
-    every = model.rewards(pairs.captions)[pairs.indices].flatten().double().numpy()  # with multiplicity
+    every = model.rewards(pairs.captions)[pairs.indices].flatten().double().numpy()  # including repetitions
     assert model.normalization is not None
     assert model.normalization.mean == pytest.approx(every.mean(), rel=1e-5)
     assert model.normalization.variance == pytest.approx(every.var(ddof=1), rel=1e-2)
@@ -249,7 +249,7 @@ def test_the_table_holds_each_messages_share_of_won_comparisons() -> None:
     pairs = TrainingPairs.of(segments, np.array([0, 0, 0, 1, 2], dtype=np.int8))
     table = TableRewardModel(default=-1.0)
     table.fit(pairs)
-    # a: won 2 of 4; b: 1 of 3; c: 1 and twice one half of 3.
+    # a won 2 of 4; b won 1 of 3; c won 1 and twice one half of 3.
     expected = [2 / 4, 1 / 3, 2 / 3, -1.0]
     assert table.rewards(["a", "b", "c", "unseen"]).tolist() == pytest.approx(expected)
     assert TableRewardModel().rewards(["a"]).tolist() == [0.0]

@@ -27,7 +27,7 @@ TIMES = (*TIME_KEYS, "pairs_per_second")
 
 @pytest.fixture
 def dataset(tmp_path: Path) -> Path:
-    """200 pairs of which a rule prefers some; every tenth has no answer."""
+    """Return 200 pairs, some of which a rule prefers; every tenth has no answer."""
     pairs = random_pairs(200, 0, distinct=25)
     folder = tmp_path / "pairs"
     made = MessagePairs.create(folder, {"message": messages_of(pairs)})
@@ -59,7 +59,7 @@ def test_an_interrupted_distillation_ends_as_an_uninterrupted_one(
 
     def epoch(self: DistillationRun, on_batch: object) -> dict[str, object]:
         if len(epochs) == 2:
-            torch.rand(1)  # a killed epoch has drawn numbers
+            torch.rand(1)  # a killed epoch has sampled numbers
             raise KeyboardInterrupt
         epochs.append(1)
         return original(self, on_batch)
@@ -75,7 +75,7 @@ def test_an_interrupted_distillation_ends_as_an_uninterrupted_one(
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
     assert _rows(whole) == _rows(torn)
     assert [row["update"] for row in _rows(whole)] == [0, 1, 2, 3]
-    _distill(_config(dataset), torn)  # all is done: nothing changes
+    _distill(_config(dataset), torn)  # training is complete, so nothing changes
     assert _rows(whole) == _rows(torn)
 
 
@@ -205,6 +205,6 @@ def test_two_distillations_cannot_share_a_folder(dataset: Path, tmp_path: Path) 
         _distill(_config(dataset, epochs=1), output)
     assert (output / "metrics.jsonl").read_bytes() == rows
     lines = rows.splitlines(keepends=True)
-    (output / "metrics.jsonl").write_bytes(b"".join([*lines, lines[-1]]))  # as two at once once left it
+    (output / "metrics.jsonl").write_bytes(b"".join([*lines, lines[-1]]))  # as written by two processes at once
     with pytest.raises(RunError, match="repeats the row of update 1: delete it"):
         _distill(_config(dataset, epochs=1), output)

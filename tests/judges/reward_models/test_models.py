@@ -1,4 +1,4 @@
-"""Reward models: Motif's network, the classifier, the characters model, and taking over weights."""
+"""Reward models: Motif's network, the classifier, the characters model, and copying weights."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -116,7 +116,7 @@ def test_motifs_network_refuses_other_captions() -> None:
 
 
 def _pairs(count: int) -> TrainingPairs:
-    """Segments of unequal lengths; preferred is the one whose share of "take" is greater."""
+    """Return segments of different lengths; the one with the larger share of "take" is preferred."""
     generator = torch.Generator().manual_seed(0)
     draw = lambda most: int(torch.randint(most, (), generator=generator))  # noqa: E731
     templates = ("take the {} key", "go past the {} key")
@@ -155,7 +155,7 @@ def test_a_rule_is_learnt_from_texts_in_any_script_and_saved(tmp_path: Path) -> 
 
 
 class Nested(RewardModel):
-    """Has a buffer within a module, as a language model has its rotary frequencies."""
+    """Has a buffer within a module, like the rotary frequencies of a language model."""
 
     id = "nested"
 
@@ -172,7 +172,7 @@ def test_take_up_copies_everything() -> None:
     one, other = Nested(1.0), Nested(3.0)
     before = set(vars(one))
     one.take_up(other)
-    assert set(vars(one)) == before  # and no attribute called "inner.scale"
+    assert set(vars(one)) == before  # and no attribute with the name "inner.scale"
     assert one.rewards(["four"]).item() == 3 * 4
     assert one.version == other.version
 

@@ -1,4 +1,4 @@
-"""Runs of several roles, a judged dataset and a study, small ones, as `groundling ui` shows them."""
+"""Small runs of several roles, a judged dataset and a study, as shown by `groundling ui`."""
 
 import os
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.rehearsal.paths import HAS_NETHACK
 
 @pytest.fixture(scope="package")
 def roots(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Made once, also where several workers of pytest-xdist show them: none changes them."""
+    """Created once, even for several workers of pytest-xdist, since no test changes them."""
     base = tmp_path_factory.getbasetemp()
     home = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "ui"
     with FileLock(f"{home}.lock"):
@@ -26,7 +26,7 @@ def _make(home: Path) -> None:
     small = ["world.num_envs=2", "world.num_steps=8", "training.steps=32", "device=cpu", "world.args.max_steps=6"]
     small += ["evaluation.num_envs=2", "algorithm.args.minibatch_size=8", "evaluation.baselines=[zero-shot]"]
     _run("train", "demo", *small, f"run_dir={reader}")
-    _run("evaluate", str(reader), "--episodes", "6")  # more than are recorded step by step
+    _run("evaluate", str(reader), "--episodes", "6")  # more episodes than are recorded step by step
     few = ["world.num_texts=2", "world.num_tokens=3", "training.steps=7", "device=cpu"]
     _run("train", "rl4lms/increasing_numbers_ppo", *few, f"run_dir={writer}")
     _run("evaluate", str(writer), "--episodes", "2")

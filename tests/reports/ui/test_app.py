@@ -1,4 +1,4 @@
-"""Pages, access and limits of `groundling ui`."""
+"""Pages, access control and limits of `groundling ui`."""
 
 import html
 import json
@@ -100,7 +100,7 @@ def test_settings_that_differ_are_compared(client) -> None:
     table = page.partition("Settings that differ")[2].partition("</table>")[0]
     rows = dict(re.findall(r"<tr><td>([\w.]+)</td>(.*?)</tr>", table))
     assert re.findall(r">([^<]+)<", rows["policy.id"]) == ["action_scoring", "token"]
-    assert re.findall(r">([^<]+)<", rows["world.pool"])[0] == "–"  # the text world has none
+    assert re.findall(r">([^<]+)<", rows["world.pool"])[0] == "–"  # the text world has no pool
     assert "run_dir" not in rows and "seed" not in rows
     same = client.get("/compare?run=runs/reader&run=runs/reader").text
     assert "<p>None.</p>" in same
@@ -185,7 +185,7 @@ def test_two_instances_have_their_own_cookies(roots: list[Path]) -> None:
 
 @pytest.fixture
 def shown(roots: list[Path], tmp_path: Path) -> Iterator:
-    """A folder for what is damaged, next to a whole run, and its pages."""
+    """Yield a folder for damaged files, next to a complete run, and its pages."""
     home = tmp_path / "home"
     shutil.copytree(roots[0] / "reader", home / "whole")
     with testclient.TestClient(app.make_app([home], TOKEN), base_url=ADDRESS) as client:
@@ -240,7 +240,7 @@ def test_a_damaged_run_is_shown_as_damaged_next_to_the_others(
 
 def test_pipes_are_no_files_of_a_study(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("x")
-    os.mkfifo(tmp_path / "summary.csv")  # to read it would never end
+    os.mkfifo(tmp_path / "summary.csv")  # reading it would block forever
     assert not find_folders([tmp_path])
 
 
@@ -297,5 +297,5 @@ def test_a_long_run_is_read_when_it_changes_and_drawn_with_few_points(shown) -> 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(folders, "read_metrics", None)  # an unchanged file is not read again
         assert client.get(f"{asked}{count + 1}").json()["rows"] == count + 1
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows[:3]))  # another run in its place
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows[:3]))  # a different run in its place
     assert client.get(f"{asked}{count + 1}").json()["rows"] == 3

@@ -1,4 +1,4 @@
-"""Each view of `groundling ui`, driven in a real browser: Debian's Chromium, without a screen."""
+"""Each view of `groundling ui`, tested in a real browser: Debian's Chromium, headless."""
 
 import os
 import re
@@ -57,7 +57,7 @@ def browser(address: str) -> Iterator:
 
 @pytest.fixture
 def until(browser) -> Iterator[Callable]:
-    """Waits for what a function of the browser gives; afterwards nothing may have gone wrong in the page."""
+    """Wait for the result of a function of the browser; afterwards, the page must have no errors."""
     yield lambda wanted: WebDriverWait(browser, _SECONDS).until(wanted)
     assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
 
@@ -67,7 +67,7 @@ def _at(browser, place: str) -> str:
 
 
 def _shown(browser) -> list[str]:
-    """The ids of the runs in sight, from the top."""
+    """Return the ids of the visible runs, from top to bottom."""
     links = browser.find_elements(By.CSS_SELECTOR, '#runs td a[href^="/run"]')
     return [link.text.partition("/")[2] for link in links if link.is_displayed()]
 
@@ -89,7 +89,7 @@ def test_runs_are_searched_filtered_and_sorted(browser, until) -> None:
     assert _shown(browser) == ["reader"]
     browser.find_element(By.CSS_SELECTOR, 'input[value="runs/reader"]').click()
     Select(browser.find_element(By.NAME, "runs.policy")).select_by_visible_text("token")
-    assert set(_shown(browser)) == {"reader", "writer"}  # a selected run stays in sight
+    assert set(_shown(browser)) == {"reader", "writer"}  # a selected run remains visible
     Select(browser.find_element(By.NAME, "runs.policy")).select_by_visible_text("all")
     for order in (sorted(everything), sorted(everything, reverse=True)):
         browser.find_element(By.XPATH, '//div[@id="runs"]//th/button[text()="run"]').click()
