@@ -154,7 +154,7 @@ def test_a_model_object_is_saved_with_the_run(tmp_path: Path) -> None:
         ({"reward_funcs": lambda completions: [1.0]}, "must return rewards of shape"),
         (
             {"reward_funcs": lambda completions, price: [1.0]},
-            "takes 'price', but the data have the columns prompt, ans",
+            "expects 'price', but the data has the columns prompt, ans",
         ),
         ({"reward_funcs": lambda completions: 1 / 0}, "raised ZeroDivisionError"),
         ({"algorithm": "dpo"}, "learns from preferences instead of rewards: use groundling.train"),
