@@ -41,7 +41,7 @@ class BaselineAgent:
 
 
 class PolicyAgent:
-    """An agent that follows a policy, with a memory for each env; ``view`` selects what it sees of nle's arrays."""
+    """An agent that follows a policy, with a memory for each env; ``view`` selects the parts of nle's arrays it sees."""
 
     def __init__(self, policy: Policy, deterministic: bool = False, seed: int = 0, view: View | None = None) -> None:
         if not isinstance(policy, NetHackPolicy):
@@ -125,7 +125,7 @@ def mixed(players: Sequence[ActForSeed]) -> ActForSeed:
     return lambda seed: players[int(np.random.default_rng(seed).integers(len(players)))](seed)
 
 
-_NAMES = {"dlvl": "depth", "xlvl": "experience_level", "scout": "squares"}  # by nle's and the original names
+_NAMES = {"dlvl": "depth", "xlvl": "experience_level", "scout": "squares"}  # by the names in nle and the original
 _FIGURES = (
     *("success", "return", "score", "depth", "gold", "experience_level"),
     *("length", "messages", "squares", "intrinsic_return", "turns"),
