@@ -213,7 +213,7 @@ def dry_run(config: Config) -> DryRun:
         world.check_measures(policy)
     generator = torch.Generator().manual_seed(config.seed)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".* episodes were not over after")  # expected after so few steps
+        warnings.filterwarnings("ignore", ".* episodes had not ended after")  # expected after so few steps
         collector.collect(policy, generator=generator)  # warm-up
         started = time.monotonic()
         rollout, _ = collector.collect(policy, generator=generator)
