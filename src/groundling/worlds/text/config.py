@@ -75,7 +75,7 @@ class TextConfig(WorldConfig):
     bootstrap_truncated: bool = False
     """Bootstrap the value at a time-out (the usual practice), instead of treating it as a termination (GLAM)."""
     entropy_floor: Annotated[float, Ge(0), MayChangeOnResume] = 0.001
-    """Stop training if the policy's entropy in nats stays below this while episodes still fail; 0 disables the check."""
+    """Stop training if the policy's entropy in nats stays below this while episodes still fail; 0 disables this."""
     dataset: str | None = None
     """A folder written by `groundling collect`, from which cloning algorithms (bc) learn instead of the env. A
     training step is then a transition, and an update uses num_envs × num_steps of them."""

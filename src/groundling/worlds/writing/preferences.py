@@ -48,8 +48,8 @@ class PreferencePairs(References):
 
 
 class Labelled(PreferencePairs):
-    """Collects texts whose reward is their label, 1 or 0. Each text's second column contains another sample's text from
-    the rollout, for KTO's estimate of the KL. A sample with several texts counts as one sample per text.
+    """Collects texts whose reward is their label, 1 or 0. Next to each text, a second column contains another sample's
+    text from the rollout, for KTO's estimate of the KL. A sample with several texts counts as one sample per text.
     """
 
     def __init__(self, order: SampleOrder, encode: PromptEncoder, num_texts: int, *args: Any) -> None:
