@@ -1,4 +1,4 @@
-"""Plain functions as rewards, called in the same way as by TRL."""
+"""Plain functions as rewards, called as in TRL."""
 
 import functools
 from collections.abc import Callable

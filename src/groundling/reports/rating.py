@@ -138,7 +138,7 @@ def write_form(
 def read_answers(folder: Path, answers: Sequence[Path]) -> list[Rating]:
     """Summarise the answers to the form in ``folder``, by question and system.
 
-    ``answers`` are CSV files with the columns ``rater`` and ``item`` and one per question; an empty cell is no answer.
+    ``answers`` are CSV files with columns for ``rater``, ``item`` and each question; an empty cell means no answer.
     """
     try:
         key = _Key.model_validate(read_object(folder / _KEY))

@@ -1,4 +1,4 @@
-"""Plain functions as rewards, called in the same way as by TRL."""
+"""Plain functions as rewards, called as in TRL."""
 
 import asyncio
 import inspect
@@ -18,7 +18,7 @@ SAMPLES = ("prompts", "generations", "completions", "references", "meta")
 
 
 class FunctionReward(Reward):
-    """A plain function, possibly asynchronous, as a reward. It is called in the same way as by TRL, with ``args``.
+    """A plain function, possibly asynchronous, as a reward. It is called as in TRL, with the arguments ``args``.
 
     Its parameters select among ``prompts``, ``completions`` (or ``generations``), ``references``, ``meta`` and the
     pool's other columns, each with one entry per sample; with ``**kwargs``, it receives all of them. If the prompts

@@ -74,7 +74,7 @@ class OnlineJudge:
         return values
 
     def refusal(self, world: str | None) -> str | None:
-        """Return why judge or model is incompatible with a world, or None; judges that load slowly are not checked."""
+        """Return why the judge or model is incompatible with a world, or None; slow judges are not checked."""
         if world is not None and self.model is not None and _reads_messages(self.model):
             usual = find_subject(world).reward_model
             if not _reads_messages(usual):

@@ -124,7 +124,7 @@ def _num_actions(given: int | None, policy: str, spec: WorldSpec) -> int:
     if most is None:
         if given is None:
             raise ConfigError(
-                f"policy {policy!r} has one output per action, but {spec.name} has a varying number of them: set "
+                f"policy {policy!r} has one output per action, but {spec.name} has a varying number of actions: set "
                 "policy.args.num_actions to the maximum"
             )
         return given

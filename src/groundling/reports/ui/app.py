@@ -79,7 +79,7 @@ class Guard:
 
 
 _HERE = Path(__file__).parent
-_HOSTS = ["127.0.0.1", "localhost", "[::1]"]  # allowed values of the Host header; others may come from malicious sites
+_HOSTS = ["127.0.0.1", "localhost", "[::1]"]  # allowed values of the Host header, which prevents DNS rebinding
 _NUM_TEXTS = 50
 _MAX_ROWS = 200  # maximum number of rows in a study's table
 
