@@ -171,7 +171,7 @@ _ONLINE = "reward.reward_model.args.online"
     one_in(
         2,
         [
-            (_WRITING, [f"{_ONLINE}.model=motif"], "reads only NetHack's messages"),
+            (_WRITING, [f"{_ONLINE}.model=motif"], "supports only NetHack's messages"),
             ("demo-easy", [f"{_ONLINE}.model=classifier"], "online.model=characters"),
             ("demo-easy", [f"{_ONLINE}.model=banana"], "'banana'"),
             ("demo-easy", [f"{_ONLINE}.banana=1"], "argument of online 'banana'"),

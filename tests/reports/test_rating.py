@@ -274,7 +274,7 @@ def test_bad_answers_are_reported(tmp_path: Path) -> None:
         ("item,quality\nitem0000,3\n", "unknown column 'rater'"),
         ("rater,item,quality\nAnn,item0000,6\n", "row 1: quality is '6', expected one of 1, 2, 3, 4, 5"),
         ("rater,item,quality\nAnn,item9999,3\n", "row 1: there is no item 'item9999'"),
-        ("rater,item,quality\nAnn,item0000,3\nAnn,item0000,3\n", "row 2: rater 'Ann' answers item0000 twice"),
+        ("rater,item,quality\nAnn,item0000,3\nAnn,item0000,3\n", "row 2: rater 'Ann' answered item0000 twice"),
     ):
         answers.write_text(text)
         with pytest.raises(GroundlingError, match=message):

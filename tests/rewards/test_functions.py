@@ -1,4 +1,4 @@
-"""Plain functions as rewards, called in the same way as by TRL."""
+"""Plain functions as rewards, called as in TRL."""
 
 import functools
 from collections.abc import Callable
@@ -94,7 +94,7 @@ def test_an_asynchronous_function_runs_within_a_loop() -> None:
         (lambda completions: [1.0], r"must return rewards of shape \(2,\), got \(1,\)"),
         (lambda completions: [1.0, float("nan")], r"returned nan at \(1,\): rewards must be finite"),
         (lambda completions: ["good", "bad"], "must return one number for each sample"),
-        (lambda completions, price: [1.0, 1.0], "takes 'price', but the data have the columns prompt, answer, level"),
+        (lambda completions, price: [1.0, 1.0], "expects 'price', but the data has the columns prompt, answer, level"),
     ],
 )
 def test_bad_scores_are_reported(scores: Any, message: str) -> None:

@@ -312,7 +312,7 @@ def test_the_state_of_parts_is_in_the_checkpoint(tmp_path: Path) -> None:
 def test_a_state_that_json_changes_is_an_error(state: Any, tmp_path: Path) -> None:
     part = TextPart(_Seen())
     part.reward.state = state  # type: ignore[attr-defined]
-    with pytest.raises(RunError, match=r"state_dict\(\) must be JSON"):
+    with pytest.raises(RunError, match=r"state_dict\(\) must be valid JSON"):
         part.save(tmp_path)
     part.reward.state = {"a": [1, [2.5, None]], "best": -math.inf}  # type: ignore[attr-defined]
     part.save(tmp_path)

@@ -59,7 +59,7 @@ def test_texts_without_a_score_get_the_mean_and_are_counted() -> None:
     made, scores = _score(["a", "odd", "a b c d", "down"])
     assert scores == [1, 2.5, 4, 2.5] and _ASKED.count("odd") == 2 and _ASKED.count("down") == 1
     assert made.figures() == {"rubric_scored": 2, "rubric_invalid": 1, "rubric_failures": 1}
-    with pytest.raises(RunError, match=r"scored none of the 2 texts: the reply 'I cannot say\.' has no score"):
+    with pytest.raises(RunError, match=r"scored none of the 2 texts: the reply 'I cannot say\.' contains no score"):
         _score(["odd", "odd one"])
     with pytest.raises(RunError, match="scored none of the 1 texts: no connection"):
         _score(["down"])

@@ -116,5 +116,5 @@ def test_a_study_without_finished_runs_has_no_results(tmp_path: Path) -> None:
     path.write_text(WRITING)
     study, arms = read_study(str(path))
     jobs = make_jobs(study, arms, tmp_path / "runs")
-    with pytest.raises(RunError, match="no run of writers is finished yet"):
+    with pytest.raises(RunError, match="no run of writers has finished yet"):
         page_of_figures(study, jobs, WritingWorld)

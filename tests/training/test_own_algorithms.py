@@ -208,7 +208,7 @@ def test_figures_may_be_numbers_of_torch_and_numpy(figure: str, tmp_path: Path) 
 
 
 def test_a_figure_that_the_run_has_already_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    says = "a metric step, which the run already has"
+    says = "a metric step, which already exists"
     with pytest.raises(RunError, match=f"the algorithm 'test-likelihood' reports {says}"):
         _update(_run(tmp_path / "algorithm", figure="doubled"))
     run = _run(tmp_path / "policy")

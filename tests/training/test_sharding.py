@@ -61,7 +61,7 @@ def test_settings_that_exclude_sharding_are_reported(experiment: str, overrides:
     [
         (lambda layers, model: setattr(layers[1], "input_layernorm", layers[0].input_layernorm), "share weights"),
         (lambda layers, model: setattr(model.model, "norm", layers[0].input_layernorm), "share weights"),
-        (lambda layers, model: setattr(model, "_no_split_modules", []), "does not name its layers"),
+        (lambda layers, model: setattr(model, "_no_split_modules", []), "does not list its layers"),
     ],
 )
 def test_layers_that_cannot_be_sharded_are_reported(tie: Callable[[Any, Any], None], message: str) -> None:

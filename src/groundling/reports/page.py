@@ -26,10 +26,10 @@ DAMAGED = (OSError, ArithmeticError, LookupError, TypeError, ValueError, Attribu
 
 
 def write_report(run_dirs: Sequence[Path], output: Path) -> Path:
-    """Write a report about these runs; runs with the same name share one curve and its interval."""
+    """Write a report about these runs; runs with the same name are drawn as one curve with an interval."""
     runs = [read_run(run_dir) for run_dir in run_dirs]
     if not any(run.metrics for run in runs):
-        raise RunError(f"{', '.join(map(str, run_dirs))}: no update is finished yet, so there is nothing to report")
+        raise RunError(f"{', '.join(map(str, run_dirs))}: no update has finished yet, so there is nothing to report")
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("groundling.reports", "."),
         autoescape=True,
@@ -53,7 +53,7 @@ def write_report(run_dirs: Sequence[Path], output: Path) -> Path:
 
 
 def _finalize(value: Any) -> Any:
-    """Redact a template expression; `|e` exempts text that a model reads or writes, and settings."""
+    """Redact the value of a template expression; `|e` exempts settings and text that a model reads or writes."""
     return value if isinstance(value, Markup) else shareable(value)
 
 
@@ -101,7 +101,7 @@ def _spread(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _main_plots(runs: Sequence[RunFolder]) -> list[tuple[str, str, str | None]]:
-    """Return each task with its learning curves and its world's second plot; runs with the same name are one curve."""
+    """Return each task with its learning curves and its world's second plot; runs with the same name share a curve."""
     drawn = []
     for task in dict.fromkeys(run.task for run in runs):
         of_task = [run for run in runs if run.task == task]
@@ -119,7 +119,7 @@ def _main_plots(runs: Sequence[RunFolder]) -> list[tuple[str, str, str | None]]:
 
 
 def _second_plot(runs: Sequence[RunFolder], groups: Mapping[str, Sequence[plots.Rows]], is_single: bool) -> str | None:
-    """Draw the share that the world plots next to the success rate; return None if no run has it."""
+    """Draw the share that the world plots next to the success rate, or return None if no run recorded it."""
     share, rows = runs[0].world.presentation.share, [row for run in runs for row in run.metrics]
     if share is None or all(row.get(share.column) is None for row in rows):
         return None
@@ -131,7 +131,7 @@ def _second_plot(runs: Sequence[RunFolder], groups: Mapping[str, Sequence[plots.
 
 
 def _levels(run: RunFolder, figure: str) -> dict[str, float]:
-    """Return a metric of the held-out baselines; empty if they were evaluated in a different world."""
+    """Return a metric's held-out value for each baseline, or nothing if they were evaluated in a different world."""
     evaluation = run.evaluations.get(usual_suite(run.world), {})
     if any(word.lstrip("+~").startswith("world") for word in evaluation.get("overrides", [])):
         return {}
@@ -140,14 +140,14 @@ def _levels(run: RunFolder, figure: str) -> dict[str, float]:
     return {name: value["value"] for name, value in values.items() if value is not None}
 
 
-_MAX_FRAMES = 400  # longer recordings keep every second, fourth, … frame
+_MAX_FRAMES = 400  # longer recordings keep only every second, fourth, … frame
 _SIDE, _MARGIN, _LINE, _FONT = 256, 12, 18, 13
-_WIDTH = 460  # width of the text, in pixels
+_WIDTH = 460  # text width in pixels
 _INK, _SOFT, _ACCENT, _PAPER = "#1d2430", "#a9bdd6", "#2563a8", "#ffffff"
 
 
 class GifWriter:
-    """Collects the frames of a GIF. Whenever there are too many, every second frame is dropped, old or new."""
+    """Collects the frames of a GIF. Whenever there are too many, it drops every second frame, old or new."""
 
     def __init__(self) -> None:
         self._every, self._seen = 1, 0
@@ -164,7 +164,7 @@ class GifWriter:
     def save(self, path: Path, seconds_per_frame: float = 0.25) -> None:
         """Write a GIF that loops."""
         if not self._pictures:
-            raise RunError(f"there is nothing to write to {path}: no frame was recorded")
+            raise RunError(f"there is nothing to write to {path}: no frames were recorded")
         size = tuple(max(picture.size[side] for picture in self._pictures) for side in (0, 1))
         frames = []
         for picture in self._pictures:
@@ -186,7 +186,7 @@ class GifWriter:
 
 
 def draw(frame: Frame) -> Image.Image:
-    """Draw a frame: picture, text and action probabilities; a terminal screen contains all text and is drawn alone."""
+    """Draw a frame's picture, text and action probabilities; if it is a terminal screen, draw only the picture."""
     drawn = frame.draw()
     picture = None if drawn is None else Image.fromarray(drawn)
     if picture is not None and frame.screen is not None:
@@ -216,7 +216,7 @@ def draw(frame: Frame) -> Image.Image:
 
 
 def _wrapped(line: str) -> list[str]:
-    """Wrap a line at the page's width, keeping indentation and inner spaces."""
+    """Wrap a line to the page width, preserving indentation and inner spaces."""
     most = int((_WIDTH - 2 * _MARGIN) / font(_FONT).getlength("M"))
     return [
         part

@@ -1,4 +1,4 @@
-"""Plots of reports and studies."""
+"""Plots for reports and studies."""
 
 import io
 import math
@@ -12,7 +12,7 @@ from groundling.config.facts import shareable
 from groundling.intervals import IntervalEstimate, interquartile_band
 from groundling.io.files import replace_file, write_atomically
 
-Rows = Sequence[Mapping[str, Any]]  # metrics of a run, one row for each update
+Rows = Sequence[Mapping[str, Any]]  # metrics of a run, one row per update
 Curve = tuple[np.ndarray, np.ndarray, np.ndarray]  # steps, values and weights, each (points,)
 Levels = Mapping[str, float]  # values drawn as horizontal lines, by label
 Panel = Mapping[str, Mapping[str, IntervalEstimate]]  # estimates by series and row
@@ -20,7 +20,7 @@ Panel = Mapping[str, Mapping[str, IntervalEstimate]]  # estimates by series and 
 COLOURS = ("#2563a8", "#c2571a", "#2f7d4f", "#8a3f8f", "#7a6a12", "#2b7f8c", "#b0416a")
 _LEVEL_COLOURS = {"zero-shot": "#c2571a", "random": "#888888", "chance": "#555"}
 _OTHER_LEVELS = "#2f7d4f"
-_BINS = 1000  # number of bins of a long curve in a small plot
+_BINS = 1000  # number of bins for a long curve in a small plot
 
 
 def draw_learning_curve(
@@ -50,7 +50,7 @@ def draw_learning_curve(
 
 
 def draw_curves(groups: Mapping[str, Sequence[Rows]], keys: Mapping[str, str], levels: Mapping[str, Levels]) -> Any:
-    """Draw several metrics as `draw_learning_curve` does, one panel each; ``keys`` maps metrics to labels."""
+    """Draw several metrics as `draw_learning_curve` does, in one panel each; ``keys`` maps metrics to labels."""
     figure, panels = _grid(len(keys), 3, 9.0, 2.2, 0.4)
     for axes, (key, label) in zip(panels, keys.items(), strict=True):
         for place, (name, runs) in enumerate(groups.items()):
@@ -58,7 +58,7 @@ def draw_curves(groups: Mapping[str, Sequence[Rows]], keys: Mapping[str, str], l
         _draw_levels(axes, levels.get(label, {}))
         _title(axes, label.replace("_", " "))
     handles: dict[str, Any] = {}
-    for axes in panels:  # a panel lacks the groups without its metric
+    for axes in panels:  # groups without a panel's metric are missing from that panel
         for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
             handles.setdefault(name, handle)
     _legend(figure, handles, 6)
@@ -66,7 +66,7 @@ def draw_curves(groups: Mapping[str, Sequence[Rows]], keys: Mapping[str, str], l
 
 
 def draw_figures(figures: Mapping[str, Mapping[str, IntervalEstimate]]) -> Any:
-    """Draw metrics without a common scale: one panel per label, one row with mean and interval per name."""
+    """Draw metrics that have no common scale: one panel per label, and one row with mean and interval per name."""
     columns = 4
     names = list(dict.fromkeys(name for estimates in figures.values() for name in estimates))
     figure, panels = _grid(len(figures), columns, 9.0, 0.6 + 0.22 * len(names))
@@ -133,7 +133,7 @@ def small_multiples(groups: Mapping[str, Sequence[Rows]], keys: Sequence[str]) -
 
 
 def probe_multiples(rows: Rows, right: Mapping[str, Sequence[str]]) -> str:
-    """Draw a small plot per probe in ``probes.jsonl``: action probabilities over steps, the ``right`` ones bold."""
+    """Draw a small plot per probe in ``probes.jsonl``: action probabilities over steps, the ``right`` ones in bold."""
     titles = list(dict.fromkeys(title for row in rows for title in row["probabilities"]))
     actions = list(dict.fromkeys(a for row in rows for of_title in row["probabilities"].values() for a in of_title))
     figure, panels = _grid(len(titles), 3, 7.2, 1.7, 0.5)
@@ -171,14 +171,14 @@ def svg(figure: Any) -> str:
     drawn = io.StringIO()
     figure.set_dpi(72)  # the resolution of every SVG
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "groundling"}):
-        # `Figure.savefig` would draw everything twice, just to lay it out.
+        # `Figure.savefig` would draw everything twice to compute the layout.
         metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
         FigureCanvasSVG(figure).print_svg(drawn, metadata=metadata)
     return drawn.getvalue()[drawn.getvalue().index("<svg") :]
 
 
 def save(figure: Any, path: Path) -> list[Path]:
-    """Write ``figure`` as ``path`` with the suffixes ``.svg`` and ``.png``; equal figures give equal SVGs."""
+    """Write ``figure`` as ``path`` with the suffixes ``.svg`` and ``.png``; equal figures yield equal SVGs."""
     vector, pixels = path.with_suffix(".svg"), path.with_suffix(".png")
     write_atomically(vector, svg(figure))  # this also redacts the text of the PNG
     options = {"format": "png", "dpi": 150, "metadata": {"Software": None}}
@@ -193,13 +193,13 @@ def smooth_curve(rows: Rows, key: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def smooth(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return a centred moving mean over about a twentieth of the curve, shorter at its ends.
+    """Return a centred moving mean over about a twentieth of the curve, with a shorter window at the ends.
 
-    Updates are weighted by the number of ended episodes, since the few that end first are short and mostly successful.
+    Updates are weighted by their number of ended episodes: the few that end first are short and mostly successful.
     """
     places, half = np.arange(len(values)), max(1, len(values) // 40)
     first, last = np.maximum(places - half, 0), np.minimum(places + half + 1, len(values))
-    # Use running sums, since with 100,000 updates, moving windows would read each value 5,000 times.
+    # Use running sums: with 100,000 updates, moving windows would read each value 5,000 times.
     weighted, total = (np.concatenate([[0.0], np.cumsum(sums)]) for sums in (values * weights, weights))
     return (weighted[last] - weighted[first]) / (total[last] - total[first])
 
@@ -218,14 +218,14 @@ def thinned(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def points(rows: Rows, key: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return steps and values of a metric, each ``(points,)``, where it is present."""
+    """Return the steps at which a metric is present and its values there, each ``(points,)``."""
     values = np.array([row.get(key) for row in rows], dtype=float)  # NaN where it is missing
     steps, present = np.array([row["step"] for row in rows], dtype=float), ~np.isnan(values)
     return steps[present], values[present]
 
 
 def _curve(rows: Rows, key: str) -> Curve:
-    """Return a metric's curve, weighted by ended episodes, or equally if updates without them have values."""
+    """Return a metric's curve, weighted by ended episodes, or equally if updates without any have values."""
     steps, values = points(rows, key)
     present = np.array([row.get(key) is not None for row in rows], dtype=bool)
     ended = np.diff([row.get("episodes", 0) for row in rows], prepend=0).astype(float)[present]
@@ -261,7 +261,7 @@ def _colour(place: int) -> str:
 
 
 def _grid(count: int, columns: int, width: float, height: float, extra: float = 0) -> tuple[Any, list[Any]]:
-    """Create a figure with ``count`` panels, ``height`` inches per row and ``extra`` inches in total."""
+    """Create a figure with ``count`` panels; it is ``height`` inches per row plus ``extra`` inches high."""
     from matplotlib.figure import Figure  # no pyplot: it keeps global state and looks for a display
 
     lines = math.ceil(count / columns)
@@ -282,7 +282,7 @@ def _title(axes: Any, title: str, ticks: int = 7, size: float = 9) -> None:
 
 
 def _name_rows(axes: Any, names: Sequence[str], count: int, margin: float) -> None:
-    """Label ``count`` rows from the top, in the left panels only."""
+    """Arrange ``count`` rows from top to bottom and label them with ``names``."""
     axes.set_ylim(count - 1 + margin, -margin)
     axes.set_yticks(range(count), shareable(list(names)))
 

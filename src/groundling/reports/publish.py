@@ -35,7 +35,7 @@ _KNOWN_MODELS: dict[str, tuple[str, str | None]] = {  # licence, and hub id if t
     **dict.fromkeys(STARTERS, ("mit", None)),
     SMOLLM2: ("apache-2.0", "HuggingFaceTB/SmolLM2-135M-Instruct"),
 }
-_TRAINING_FILES = (  # files of a checkpoint that only training needs
+_TRAINING_FILES = (  # checkpoint files that only training needs
     *("optimizer.safetensors", "random.safetensors", "collector.safetensors"),
     *("algorithm.json", "run.json"),
 )
@@ -43,7 +43,7 @@ _TOKENIZER_FILES = (  # files with text that a model reads
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("vocab.json", "chat_template.json"),
 )
-_PATH_KEYS = ("path", "file", "dir", "folder")  # suffixes of keys whose value is a path
+_PATH_KEYS = ("path", "file", "dir", "folder")  # suffixes of keys whose values are paths
 
 
 def publish(
@@ -54,11 +54,11 @@ def publish(
     license: str | None = None,
     repository: str | None = None,
 ) -> Path:
-    """Atomically write a folder with a policy that no longer depends on its run.
+    """Atomically write a self-contained folder with a policy, which no longer depends on its run.
 
-    It contains the weights (for a language model, as `from_pretrained` loads it), the run's reward models,
+    It contains the weights (for a language model, in the format of `from_pretrained`), the run's reward models,
     ``config.yaml``, a model card, and a manifest by which `groundling.evaluation.target.find` recognises the folder.
-    Settings and JSON files are redacted: only the last component of a path on this machine remains.
+    Settings and JSON files are redacted: paths on this machine are reduced to their last component.
 
     Args:
         warn: Called with a message about each reward model that is omitted.
@@ -78,7 +78,7 @@ def publish(
             _redact(path)
         counters = checkpoint.counters_of(target.checkpoint)
         checkpoint.write_json(partial / "run.json", {"counters": counters, "versions": checkpoint.versions()})
-        checkpoint.seal(partial)  # excludes the files written below, which people may edit
+        checkpoint.seal(partial)  # excludes the files written below, which users may edit
         settings = OmegaConf.to_yaml(OmegaConf.create(_settings(target)))
         (partial / "config.yaml").write_text(settings, encoding="utf-8")
         (partial / "README.md").write_text(model_card(target, license, repository), encoding="utf-8")
@@ -86,11 +86,11 @@ def publish(
 
 
 def _policy_files(folder: Path) -> Iterator[str]:
-    """Yield the files in a checkpoint's manifest, except symlinks (which may lead out of it) and training files."""
+    """Yield the files in a checkpoint's manifest, except training files and symlinks (which may point elsewhere)."""
     written = read_object(folder / checkpoint.MANIFEST)
     for path in folder.rglob("*"):
         relative = path.relative_to(folder)
-        # Only the model of a reward part is published, not a judge's inputs and replies.
+        # Publish only the model of a reward part, not a judge's inputs and replies.
         is_of_training = relative.parts[0] == FOLDER and relative.parts[2:3] != (MODEL,)
         name = relative.as_posix()
         if name in written and name not in _TRAINING_FILES and not is_of_training and not path.is_symlink():
@@ -98,14 +98,14 @@ def _policy_files(folder: Path) -> Iterator[str]:
 
 
 def _add_reward_models(target: Target, trained: Path, output: Path, warn: Callable[[str], None]) -> None:
-    """Save the run's reward models where a checkpoint stores those that are still being trained."""
+    """Save the run's reward models where a checkpoint stores reward models that are being trained."""
     for name, part in target.config.reward.items():
         if part is None or (part.id or name) != "reward_model" or not part.args.get("path"):
             continue
         source, place = Path(part.args["path"]), output / FOLDER / name / MODEL
         if (source / DESCRIPTION).is_file() and not place.exists():
-            # The run's author chose this path. On the publisher's machine it may be a folder unrelated to the policy.
-            # Loading and saving the model copies nothing else.
+            # The run's author chose this path. On the publisher's machine, it may be a folder unrelated to the policy.
+            # Loading and saving the model ensures that nothing else is copied.
             model = load_reward_model(source)
             if not has_rewarded(model, trained / FOLDER / name):
                 warn(
@@ -119,14 +119,14 @@ def _add_reward_models(target: Target, trained: Path, output: Path, warn: Callab
 def _settings(target: Target) -> dict[str, Any]:
     original = recorded(target.run_dir / "config.yaml")
     settings: dict[str, Any] = shareable(original)
-    settings.setdefault("name", target.run_dir.name)  # redaction removes a name that contains an address
+    settings.setdefault("name", target.run_dir.name)  # redaction removes names that contain an address
     for name in ("path", "tokenizer"):
         settings["model"][name] = _public_name(original["model"][name])
     return settings
 
 
 def _public_name(path: str | None) -> str | None:
-    """Return a model's public name: a bundled model's own name, or ``./NAME`` for a folder, which is not a hub id."""
+    """Return a model's public name: the name of a bundled model, a hub id, or ``./NAME`` for any other folder."""
     for name, folder in STARTERS.items():
         if path in (name, str(folder)):
             return name
@@ -136,7 +136,7 @@ def _public_name(path: str | None) -> str | None:
 
 
 def _redact(path: Path) -> None:
-    """Redact a JSON file; in files with text that a model reads, only entries that name a file or the base model."""
+    """Redact a JSON file; in files with text that a model reads, redact only paths and the base model's name."""
     is_read = path.name in _TOKENIZER_FILES or FOLDER in path.parts
 
     def redacted(node: Any, key: str = "") -> Any:
@@ -154,9 +154,9 @@ def _redact(path: Path) -> None:
 
 
 def model_card(target: Target, license: str | None = None, repository: str | None = None) -> str:
-    """Return the model card with world, training, evaluations of this checkpoint, and the hub's result metadata.
+    """Return the model card: world, training, evaluations of this checkpoint, and result metadata for the hub.
 
-    Names come from the run's author, so they are escaped by `in_markdown` or `as_code`.
+    The run's author chose the names in it, so they are escaped by `in_markdown` or `as_code`.
     """
     assert target.checkpoint is not None
     environment = jinja2.Environment(
@@ -204,7 +204,7 @@ def model_card(target: Target, license: str | None = None, repository: str | Non
 
 
 def _results(world: str, suite: str, evaluation: Mapping[str, Any]) -> Iterator[EvalResult]:
-    """Yield the trained agent's results in a suite, in the hub's format."""
+    """Yield the trained agent's results on a suite in the hub's format."""
     if evaluation.get("suite") not in PROTOCOLS:  # protocols have their own names
         world = shareable(plain(str(evaluation.get("name", world))))
     trained = evaluation["agents"].get("trained", {"figures": {}})
@@ -214,7 +214,7 @@ def _results(world: str, suite: str, evaluation: Mapping[str, Any]) -> Iterator[
                 task_type="reinforcement-learning",
                 dataset_type=world,
                 dataset_name=f"{world}, {suite}",
-                dataset_config=suite,  # the hub distinguishes results by this
+                dataset_config=suite,  # the hub tells results apart by this field
                 metric_type=name,
                 metric_value=figure["value"],
                 metric_args={"low": figure["low"], "high": figure["high"], "episodes": trained["episodes"]},

@@ -1,7 +1,7 @@
 """Forms for human ratings of generated texts, and summaries of the answers.
 
 A folder contains a form (``form.html``, which works offline and downloads the answers), the same form as a spreadsheet
-(``sheet.csv``), and the key (``key.json``), which names the system behind each text and must be kept from the raters.
+(``sheet.csv``), and the key (``key.json``), which records the system behind each text and must be hidden from raters.
 """
 
 import csv
@@ -51,13 +51,13 @@ _SIDES = ("A", "B")
 
 
 class RatedItem(BaseModel):
-    """One text to be rated, or two to be compared; the key does not repeat the texts."""
+    """One text to rate, or two to compare; the texts are not stored in the key."""
 
     model_config = ConfigDict(strict=True)
 
     id: str
     sample: str = ""  # the sample's id in the predictions
-    systems: list[str]  # systems that wrote the texts; not shown
+    systems: list[str]  # systems that wrote the texts; not shown to raters
     prompt: str = Field("", exclude=True)
     texts: list[str] = Field([], exclude=True)
 
@@ -83,9 +83,9 @@ class Rating:
 
     system: str
     question: str
-    mean: float  # mean answer from 1 to 5; for pairs, the share that the system won, counting ties as half
+    mean: float  # mean answer from 1 to 5; for pairs, the share of wins, counting ties as half
     num_answers: int
-    agreement: float  # Krippendorff's alpha of the question, over all systems; NaN if undefined
+    agreement: float  # Krippendorff's alpha for the question, over all systems; NaN if undefined
 
 
 def write_form(
@@ -96,15 +96,15 @@ def write_form(
     num_samples: int = 50,
     seed: int = 0,
 ) -> Path:
-    """Write a form for rating texts, shown in random order; return its path.
+    """Write a form for rating texts, which are shown in random order, and return its path.
 
     Args:
         kind: ``likert`` rates each text separately; ``pairwise`` compares the texts of two systems, in a random order
             for each pair.
-        predictions: Each system's JSONL file with ``prompt`` and ``generation`` (``sample_id`` if prompts repeat), as
-            written by runs.
-        folder: A folder that contains no form yet.
-        num_samples: Number of random samples; every system's text for each sample is rated.
+        predictions: JSONL file of each system with ``prompt`` and ``generation`` (and ``sample_id`` if prompts
+            repeat), as written by runs.
+        folder: Output folder, which must not contain a form yet.
+        num_samples: Number of samples to draw; for each sample, every system's text is rated.
     """
     if len(predictions) != 2 and (kind == "pairwise" or not predictions):
         needed = "two systems" if kind == "pairwise" else "at least one system"
@@ -114,10 +114,10 @@ def write_form(
     drawn = _draw(predictions, num_samples, rng)
     items = _items(kind, drawn, rng)
     if (folder / _KEY).exists():
-        raise ConfigError(f"{folder} already contains a form, whose answers need its key: choose a different folder")
+        raise ConfigError(f"{folder} already contains a form, and its answers need its key: choose a different folder")
     folder.mkdir(parents=True, exist_ok=True)
     key = json.dumps(_Key(kind=kind, task=task, items=items).model_dump(), indent=1, ensure_ascii=False) + "\n"
-    write_atomically(folder / _SHEET, "\ufeff" + _sheet(kind, rating_task, items))  # with a BOM, Excel reads UTF-8
+    write_atomically(folder / _SHEET, "\ufeff" + _sheet(kind, rating_task, items))  # Excel recognises UTF-8 by the BOM
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("groundling.reports", "."), autoescape=True, undefined=jinja2.StrictUndefined
     )
@@ -131,14 +131,14 @@ def write_form(
         form=hashlib.sha256(key.encode()).hexdigest()[:16],  # id under which a browser stores the answers
     )
     write_atomically(folder / _FORM, page)
-    write_atomically(folder / _KEY, key)  # written last: a folder with a key has a complete form
+    write_atomically(folder / _KEY, key)  # written last, so a folder with a key has a complete form
     return folder / _FORM
 
 
 def read_answers(folder: Path, answers: Sequence[Path]) -> list[Rating]:
     """Summarise the answers to the form in ``folder``, by question and system.
 
-    ``answers`` are CSV files with the columns ``rater``, ``item`` and the questions; an empty cell means no answer.
+    ``answers`` are CSV files with columns for ``rater``, ``item`` and each question; an empty cell means no answer.
     """
     try:
         key = _Key.model_validate(read_object(folder / _KEY))
@@ -160,7 +160,7 @@ def read_answers(folder: Path, answers: Sequence[Path]) -> list[Rating]:
                             f"{place}: {question} is {answer!r}, expected one of {', '.join(allowed)}"
                         )
                     if (item, rater) in given[question]:
-                        raise GroundlingError(f"{place}: rater {rater!r} answers {item} twice")
+                        raise GroundlingError(f"{place}: rater {rater!r} answered {item} twice")
                     given[question][item, rater] = answer
     return [rating for question in questions for rating in _ratings(key.kind, question, given[question], systems)]
 
@@ -188,7 +188,7 @@ def _draw(
 
 
 def _predictions(path: Path) -> dict[str, dict[str, Any]]:
-    """Return the rows of a JSONL file by ``sample_id`` (which runs write), ``id`` or prompt."""
+    """Return the rows of a JSONL file, keyed by ``sample_id`` (which runs write), ``id`` or prompt."""
     if not path.is_file():
         raise ConfigError(f"there is no file {path}")
     rows: dict[str, dict[str, Any]] = {}
@@ -209,7 +209,7 @@ def _predictions(path: Path) -> dict[str, dict[str, Any]]:
 def _items(
     kind: Kind, drawn: Mapping[str, Mapping[str, Mapping[str, Any]]], rng: np.random.Generator
 ) -> list[RatedItem]:
-    """Create the items of a form from the rows by sample and system, in random order."""
+    """Create a form's items, in random order, from the rows by sample and system."""
     if kind == "likert":
         each = [(sample, [system]) for sample, rows in drawn.items() for system in rows]
         shown = [each[place] for place in rng.permutation(len(each))]
@@ -254,7 +254,7 @@ def _ratings(
     kind: Kind, question: str, answers: Mapping[tuple[str, str], str], systems: Mapping[str, Sequence[str]]
 ) -> Iterator[Rating]:
     """Summarise the answers to a question; ``answers`` are keyed by item and rater."""
-    units: dict[str, list[Any]] = {}  # by item, numbers or winners
+    units: dict[str, list[Any]] = {}  # numbers or winners, by item
     for (item, _), answer in answers.items():
         winner = answer if answer not in _SIDES else systems[item][_SIDES.index(answer)]
         units.setdefault(item, []).append(float(answer) if kind == "likert" else winner)
@@ -270,9 +270,9 @@ def _ratings(
 def krippendorff_alpha(units: Sequence[Sequence[Any]], level: Literal["nominal", "ordinal"]) -> float:
     """Return Krippendorff's alpha: 1 minus the ratio of observed to expected disagreement.
 
-    Follows Krippendorff 2011, *Computing Krippendorff's alpha-reliability*: values are compared within each unit, and
-    units are weighted by their number of values. Units with fewer than two values are ignored. ``ordinal`` uses
-    only the order of numbers. The result is NaN if all values are equal.
+    This follows Krippendorff 2011, *Computing Krippendorff's alpha-reliability*. Values are compared within each unit,
+    and units are weighted by their number of values. Units with fewer than two values are ignored. ``ordinal`` uses
+    only the order of the numbers. The result is NaN if all values are equal.
     """
     compared = [unit for unit in units if len(unit) > 1]
     values = sorted({value for unit in compared for value in unit})
@@ -284,7 +284,7 @@ def krippendorff_alpha(units: Sequence[Sequence[Any]], level: Literal["nominal",
     totals = coincidences.sum(1)
     if level == "nominal":
         distances = 1 - np.eye(len(values))
-    else:  # squared sum of the counts between two values and half of their own counts
+    else:  # squared sum of the counts between two values, plus half the counts of the two values
         middle = np.cumsum(totals) - totals / 2
         distances = np.square(middle[:, None] - middle[None, :])
     observed = (coincidences * distances).sum()

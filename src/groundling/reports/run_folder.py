@@ -1,4 +1,4 @@
-"""The content of a run's folder, for reports."""
+"""The contents of a run's folder, for reports."""
 
 import base64
 import io
@@ -28,7 +28,7 @@ from groundling.worlds import World, kind
 from groundling.worlds.episode import EpisodeView, Frame, ProbeHistory, ReportTable, number
 from groundling.worlds.protocols import Exhibit, Probes
 
-Evaluation = Mapping[str, Any]  # content of an evaluation's JSON file
+Evaluation = Mapping[str, Any]  # contents of an evaluation's JSON file
 Cell = tuple[str, str]  # a mean and its interval, as text
 _LEARNING_FIGURES = (  # metrics of algorithms and episodes in every world
     "return_mean",
@@ -50,17 +50,17 @@ _LEARNING_FIGURES = (  # metrics of algorithms and episodes in every world
 
 @dataclass
 class RunFolder:
-    """The content of a run's folder."""
+    """The contents of a run's folder."""
 
     run_dir: Path
     config: Config
     metrics: list[dict[str, Any]]
     evaluations: dict[str, dict[str, Any]]  # evaluations by suite, or suite and name
     samples: list[dict[str, Any]]  # recorded episodes
-    texts: dict[str, list[dict[str, Any]]]  # texts of the trained agent's last evaluations, by file in predictions/
+    texts: dict[str, list[dict[str, Any]]]  # texts from the trained agent's last evaluations, by file in predictions/
     validations: list[dict[str, Any]]  # metrics on the validation split, one row per measurement
-    train_texts: list[dict[str, Any]]  # sample texts of some training updates
-    forgetting: dict[str, Any] | None  # content of forgetting.json
+    train_texts: list[dict[str, Any]]  # sample texts from some training updates
+    forgetting: dict[str, Any] | None  # contents of forgetting.json
 
     @cached_property
     def world(self) -> World:
@@ -75,7 +75,7 @@ class RunFolder:
 
     @cached_property
     def tables(self) -> list[ReportTable]:
-        """Further tables that the world provides for the evaluations."""
+        """Additional tables that the world provides for the evaluations."""
         world = self.world
         return world.tables(self.evaluations) if isinstance(world, Exhibit) else []
 
@@ -91,18 +91,18 @@ class RunFolder:
 
     @property
     def task(self) -> str:
-        """Name of the world; curves of one task share a plot."""
+        """The world's name; curves for the same task share a plot."""
         return self.world.spec.name
 
     @property
     def figure(self) -> tuple[str, str]:
         """The main training metric and its label."""
         present = {name for row in self.metrics for name, value in row.items() if value is not None}
-        if any("probability" in row for row in self.metrics):  # a clone
+        if any("probability" in row for row in self.metrics):  # a run that clones behaviour
             return "loss", "loss"
         if "return_mean" in present and "success_rate" not in present:
             return "return_mean", "return"
-        if "success_rate" not in present and "accuracy" in present:  # of preferences
+        if "success_rate" not in present and "accuracy" in present:  # a run that learns from preferences
             return "accuracy", "accuracy"
         return "success_rate", "success rate"
 
@@ -118,7 +118,7 @@ class RunFolder:
         return OmegaConf.to_yaml(OmegaConf.create(self.settings))
 
     def episodes(self) -> dict[str, list[EpisodeView]]:
-        """Return the episodes chosen for reports by suite (or suite and name), the usual suite first."""
+        """Return the episodes that were chosen for reports, by suite (or suite and name), the usual suite first."""
         shown: dict[str, list[EpisodeView]] = {}
         for sample in self.samples:
             if sample.get("chosen", True):
@@ -126,12 +126,12 @@ class RunFolder:
         return shown
 
     def view(self, sample: Mapping[str, Any]) -> EpisodeView:
-        """Return the view of one of the `samples`, replayed if its env is available."""
+        """Return a view of one of the `samples`, replayed if its env is available."""
         file = self.run_dir / "samples" / f"{sample['suite']}.json"
         try:
             world = world_of(changed(self.config, sample["overrides"], purpose="showing"))
             if not isinstance(world, Exhibit):
-                raise RunError(f"{file} contains an episode, but {world.spec.name} has none: delete it")
+                raise RunError(f"{file} contains an episode, but {world.spec.name} has none: delete the file")
             return world.view(self.run_dir, sample)
         except ConfigError as error:
             raise ConfigError(
@@ -144,7 +144,7 @@ class RunFolder:
             ) from error
 
     def by_suite(self) -> tuple[str, list[str], list[tuple[str, str, list[Cell]]]]:
-        """Return the first metric (or a protocol's mean): name, agents, and rows of suite, overrides and cells."""
+        """Return the first metric (or a protocol's mean): its name, agents, and rows of suite, overrides and cells."""
         suites = [one for one in self.evaluations.values() if not _is_protocol(one)]
         figure = next((name for one in suites for name in _figure_names(one)), "")
         agents = list(dict.fromkeys(agent for one in self.evaluations.values() for agent in one["agents"]))
@@ -169,7 +169,7 @@ def read_run(run_dir: Path, metrics: list[dict[str, Any]] | None = None) -> RunF
         samples=[
             sample | {"suite": path.stem}
             for path in _suite_files(run_dir / "samples", world)
-            if path.stem in evaluations  # this file is written last, when the evaluation is complete
+            if path.stem in evaluations  # the evaluation is written last, so it is complete
             for sample in _samples(path)
         ],
         texts={
@@ -195,7 +195,7 @@ def usual_suite(world: World | type[World]) -> str:
 
 
 def learning_figures(runs: Sequence[RunFolder]) -> list[str]:
-    """Return the metrics to draw: the return, the rewards that are trained on, the worlds' metrics, other rewards, …"""
+    """Return the metrics to draw: the return, the rewards used for training, the worlds' metrics, other rewards, …"""
     of_worlds = [name for run in runs for name in kind(run.config.world.id).presentation.first_figures]
     columns = dict.fromkeys(name for run in runs for row in run.metrics for name in row)
     parts = [name for name in columns if name.startswith("reward/")]

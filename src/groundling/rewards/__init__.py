@@ -1,7 +1,7 @@
-"""Text rewards, and the parts of a run's reward. Ids are listed in `docs/metrics.md`; for usage see `docs/rewards.md`.
+"""Text rewards and the parts of a run's reward. `docs/metrics.md` lists the ids; `docs/rewards.md` explains the usage.
 
 `create(id, **args)(prompts, generations, references, meta=None)` returns float32 ``(batch,)``; the method `at_tokens`
-returns a reward for each token. Every metric is a reward, and `measures` contains every reward as a metric.
+returns a reward for each token. Every metric can be used as a reward, and `measures` contains all rewards as metrics.
 """
 
 from groundling.rewards.part import (

@@ -104,7 +104,7 @@ _worker_reward: Scorer  # The reward in a worker process, kept between jobs toge
 @dataclass(kw_only=True)
 class Pooled(Reward):
     """Computes ``reward`` in several processes, which start on the first call.
-    It is meant for TER of long texts (a second per sample). Rewards that depend on other samples (CIDEr) are rejected.
+    It is meant for TER on long texts (a second per sample). Rewards that depend on other samples are rejected (CIDEr).
     """
 
     reward: Any
@@ -152,7 +152,7 @@ PREFIX = "generate a sentence with:"  # Start of RL4LMs' prompts
 @rewards.register("common_gen_repeat_penalty")
 @dataclass(kw_only=True)
 class RepeatPenalty(Reward):
-    """-1 for a sentence that repeats its prompt: the list of concepts, the prefix, or the task's wording."""
+    """-1 for a sentence that repeats its prompt (the list of concepts, the prefix, or the wording of the task)."""
 
     prefix: str = PREFIX
 

@@ -1,4 +1,4 @@
-"""Plain functions as rewards, called as TRL calls them."""
+"""Plain functions as rewards, called as in TRL."""
 
 import asyncio
 import inspect
@@ -18,12 +18,12 @@ SAMPLES = ("prompts", "generations", "completions", "references", "meta")
 
 
 class FunctionReward(Reward):
-    """A plain function as a reward, with arguments ``args``. It may be asynchronous, and is called as TRL calls it.
+    """A plain function, possibly asynchronous, as a reward. It is called as in TRL, with the arguments ``args``.
 
-    It receives by name what it takes of ``prompts``, ``completions`` (or ``generations``), ``references``, ``meta`` and
-    the pool's further columns, each with one entry per sample; with ``**kwargs``, it receives all of them. If prompts
-    are conversations, prompts and completions are lists of messages. It returns one number per sample, or None for a
-    sample to which it does not apply, which counts as 0.
+    Its parameters select among ``prompts``, ``completions`` (or ``generations``), ``references``, ``meta`` and the
+    pool's other columns, each with one entry per sample; with ``**kwargs``, it receives all of them. If the prompts
+    are conversations, prompts and completions are lists of messages. The function returns one number per sample, or
+    None, which counts as 0, for samples to which it does not apply.
     """
 
     def __init__(self, function: Callable[..., Any], args: Mapping[str, Any]) -> None:
@@ -51,7 +51,7 @@ class FunctionReward(Reward):
         columns = {name: [row.get(name) for row in rows] for name in names if name != MESSAGES}
         if missing := [name for name in self._columns if name not in columns]:
             raise RunError(
-                f"{self.name} takes {missing[0]!r}, but the data have the columns {', '.join(['prompt', *columns])}: "
+                f"{self.name} expects {missing[0]!r}, but the data has the columns {', '.join(['prompt', *columns])}: "
                 f"add that column, or set the reward's args.{missing[0]}"
             )
         samples = dict(zip(SAMPLES, (asked, generations, written, references, meta), strict=True))
@@ -64,7 +64,7 @@ class FunctionReward(Reward):
 
 
 def _awaited(scores: Awaitable[Any]) -> Any:
-    """Wait for a coroutine in a thread of its own, since a notebook's thread already runs an event loop."""
+    """Wait for a coroutine in a new thread, since a notebook's thread already runs an event loop."""
 
     async def wait() -> Any:
         return await scores

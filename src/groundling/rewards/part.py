@@ -34,7 +34,7 @@ from groundling.runtime.processes import Processes
 
 @dataclass(kw_only=True)
 class Reward(Scorer):
-    """Base class of text rewards. Subclasses implement `score`; as a metric, the value is the mean reward."""
+    """Base class of text rewards. Subclasses implement `score`. As a metric, a reward's value is its mean."""
 
     def compute(self, prompts: Texts, generations: Texts, references: References, meta: Meta = None) -> Figures:
         """Return ``reward/ID``: the mean reward, and the reward of each sample."""
@@ -44,7 +44,7 @@ class Reward(Scorer):
 
 @dataclass(kw_only=True)
 class TokenReward(Reward):
-    """Base class of rewards per token. Subclasses implement `at_token`, given the text before and after each token."""
+    """Base class of per-token rewards. Subclasses implement `at_token`, given the text before and after a token."""
 
     per_token = True
 
@@ -58,7 +58,7 @@ class TokenReward(Reward):
         references: Sequence[str],
         meta: Mapping[str, Any] | None,
     ) -> float:
-        """Reward the token that turned ``previous`` into ``current``; ``done`` marks the sample's last token.
+        """Return the reward of the token that turned ``previous`` into ``current``; ``done`` marks the last token.
 
         If the method has the keyword arguments ``action: int | None = None`` and ``tokens: Sequence[int] = ()``, it
         also receives the token's id and the ids of all tokens up to it, including special tokens. The defaults are
@@ -92,7 +92,7 @@ class TokenReward(Reward):
         return checked(self.name, rewards, tuple(rewards.shape))
 
     def score(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> Tensor:
-        """Reward whole generations, each as one token."""
+        """Return the rewards of whole generations, each treated as one token."""
         return self.at_tokens(prompts, [[text] for text in generations], references, meta)[:, 0]
 
 
@@ -104,16 +104,16 @@ class Captions:
     goals: Sequence[str]  # ``n`` goals; for generated texts, the prompts
     ids: Tensor  # int64 ``(n,)``: equal only for equal captions
     counts: Tensor  # float32 ``(n,)``: occurrences of the caption in its episode so far, including this one
-    places: Tensor | None = None  # int64 ``(n,)``: ``step * num_envs + env`` of each; None if every step has one
-    contexts: Sequence[str] | None = None  # ``n`` texts that the captions start with; a judge sees a shared text once
+    places: Tensor | None = None  # int64 ``(n,)``: ``step * num_envs + env`` per caption; None if every step has one
+    contexts: Sequence[str] | None = None  # ``n`` prefixes of the captions; a judge sees a shared prefix once
 
 
 @dataclass(frozen=True)
 class GeneratedTexts:
-    """Generated texts, one per column of `RewardInputs`; the steps are the tokens."""
+    """Generated texts, one per column of `RewardInputs`; their steps are the tokens."""
 
     prompts: Sequence[str]
-    so_far: Sequence[Sequence[str]]  # For each text, the text up to each of its tokens; the last one is the whole text
+    so_far: Sequence[Sequence[str]]  # For each text, its prefix up to each token; the last prefix is the whole text
     references: Sequence[Sequence[str]]
     meta: Meta
     tokens: Sequence[Sequence[int]] = ()  # Ids of each text's tokens; empty if they are unknown
@@ -135,7 +135,7 @@ class RewardInputs:
 
     @classmethod
     def of_texts(cls, texts: GeneratedTexts) -> Self:
-        """Create inputs ``(longest, num_texts)`` from generated texts; the caption of the last token is the text."""
+        """Create inputs ``(longest, num_texts)`` from generated texts; a text is the caption of its last token."""
         lengths = torch.tensor([len(written) for written in texts.so_far])
         wholes, columns = [written[-1] for written in texts.so_far], torch.arange(len(lengths))
         places = (lengths - 1) * len(lengths) + columns
@@ -196,7 +196,7 @@ class RewardPartConfig(Section):
     id: str | None = None
     """A reward's id (see `groundling list rewards`). If null, the part's name is its id."""
     coefficient: float = 1.0
-    """Coefficient of its rewards in the sum. With 0, they are only logged."""
+    """Coefficient of the part in the sum. If 0, its rewards are only logged."""
     args: dict[str, Any] = {}
 
 
@@ -209,26 +209,26 @@ class RewardContext:
     processes: Processes = field(default_factory=Processes)
     world: str | None = None  # Judges' name for the kind of world; None if no judge supports it
     lm: Any = None  # The language model under training; None in runs without one
-    samples: Sequence[Sample] = ()  # The pool's split that provides the prompts; empty in other worlds
+    samples: Sequence[Sample] = ()  # The split of the pool that provides the prompts; empty in other worlds
 
 
 class Part(ABC):
     """One term of a reward. It is created and checked before anything is loaded; `begin` loads models and data.
 
-    Each process has its own instance, which sees only that process's envs. Checkpoints keep the first process's state.
+    Each process has its own instance, which sees only that process's envs. Checkpoints save the first process's state.
     Rewards that depend on the steps of other envs therefore change with the number of processes, unless the part
     gathers these steps with `RewardContext.processes`.
     """
 
     needs: frozenset[Evidence] = frozenset()
-    """Inputs that it uses, set on the class unless they depend on arguments."""
+    """Inputs that the part uses; set on the class unless they depend on arguments."""
     per_token = False
-    """True if it uses every token of a generated text, not only the whole text."""
+    """True if the part uses each token of a generated text rather than only the whole text."""
     needs_model = False
-    """True if it uses the language model under training."""
+    """True if the part uses the language model under training."""
 
     def accepts(self, world: WorldSpec) -> str | None:
-        """Return None if the part is compatible with a world, otherwise the reason why it is not."""
+        """Return None if the part is compatible with a world, otherwise the reason why not."""
         return refusal(self.needs, world.evidence)
 
     def check(self) -> None:  # noqa: B027 (many need nothing)
@@ -259,11 +259,11 @@ class Part(ABC):
 
 
 parts: Registry[Any] = Registry("reward")
-"""Classes of parts, and all text rewards; `create_part` creates parts from both."""
+"""Part classes and all text rewards; `create_part` creates parts from both."""
 
 
 def check_name(name: str) -> None:
-    """Raise `ConfigError` if this is not a valid name of a part, which is also used as a folder name."""
+    """Raise `ConfigError` if the name, which is also used as a folder name, is not valid for a part."""
     if not re.fullmatch(r"[\w-]{1,100}", name):
         raise ConfigError(f"the name of a reward part must consist of letters, digits, _ and -, got {name!r}")
 

@@ -1,4 +1,4 @@
-"""The verifiers of Reasoning Gym as a reward."""
+"""Reasoning Gym's verifiers as a reward."""
 
 from typing import Any
 
@@ -9,10 +9,10 @@ from groundling.rewards.registry import rewards
 
 @rewards.register("reasoning_gym")
 def verify(generations: list[str], meta: list[dict[str, Any]]) -> list[float]:
-    """Score of an answer to a question of the pool `reasoning_gym`, between 0 and 1."""
+    """Score, between 0 and 1, of an answer to a question from the pool `reasoning_gym`."""
     if not all("entry" in row for row in meta):
         raise RunError(
-            "the reward reasoning_gym scores answers to the pool reasoning_gym: set world.pool=reasoning_gym"
+            "the reward reasoning_gym scores only answers to the pool reasoning_gym: set world.pool=reasoning_gym"
         )
     return [
         float(questions(row["dataset"], "train", 1, row["params"]).score_answer(text.strip(), row["entry"]))

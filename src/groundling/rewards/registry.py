@@ -1,4 +1,4 @@
-"""Registries of rewards and metrics: every metric is a reward, and every reward a metric."""
+"""Registries of rewards and metrics. Every metric can be used as a reward, and every reward as a metric."""
 
 import functools
 import inspect
@@ -18,7 +18,7 @@ from groundling.rewards.part import Reward, parts
 
 Shaping = str | Mapping[str, Any] | None  # Reward to add to another: its id, or ``{id: …, args: …, weight: …}``
 
-_FUNCTIONS = "a reward function"  # In place of the module of functions that are registered as they are
+_FUNCTIONS = "a reward function"  # Stands in for the module of functions that are registered directly
 
 
 class RewardRegistry(Registry[Any]):
@@ -71,19 +71,19 @@ def _with_options(id: str, registered: Callable[..., Any]) -> Callable[..., Scor
 
 
 def register_function(function: Callable[..., Any], taken: Collection[str] = ()) -> str:
-    """Register a function of completions, or any object that can be called like one; return its id, which is its name
-    and, if that is ``taken``, a number. It replaces an earlier function with this id, as when a cell is run again.
+    """Register a function of completions, or a callable object, and return its id: its name, with a number if the name
+    is ``taken``. It replaces an earlier function with the same id, for example when a notebook cell is run again.
     """
     if not callable(function) or inspect.isclass(function) or isinstance(function, torch.nn.Module):
         raise ConfigError(f"a reward must be a function of completions or a reward's id, got {function!r:.80}")
     name = re.sub(r"[^\w-]+", "", name_of(function))
-    if type(function).__hash__ is None:  # such as a dataclass; its method can be a key of a cache
+    if type(function).__hash__ is None:  # such as a dataclass; its bound method is hashable
         function = function.__call__  # type: ignore[operator]
     parameters = inspect.signature(function).parameters.values()
     if not any(one.kind is one.VAR_KEYWORD or one.name in SAMPLES[:3] for one in parameters):
         given = ", ".join(map(str, parameters))
         raise ConfigError(
-            f"the reward {name}({given}) must take completions, a list of texts, and return their scores"
+            f"the reward {name}({given}) must accept completions, a list of texts, and return their scores"
         )
     id = next(one for one in itertools.chain([name], (f"{name}_{n}" for n in itertools.count(2))) if one not in taken)
     if id in rewards and inspect.unwrap(rewards.get(id)) is inspect.unwrap(function):  # registered by its author
@@ -106,7 +106,7 @@ def _of_function(function: Callable[..., Any]) -> Callable[..., Reward]:
     variadic = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
     parameters = inspect.signature(function).parameters.values()
     options = [p for p in parameters if p.name not in SAMPLES and p.kind not in variadic]
-    # An argument without a default may be a column of the pool, which is known when samples are scored.
+    # An argument without a default may be a column of the pool; columns are known only when samples are scored.
     options = [p.replace(default=None if p.default is p.empty else p.default) for p in options]
     make.__signature__ = inspect.Signature([p.replace(kind=p.KEYWORD_ONLY) for p in options])  # type: ignore[attr-defined]
     return make

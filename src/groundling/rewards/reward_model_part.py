@@ -39,7 +39,7 @@ def asks_server(judge: str) -> bool:
 
 @dataclass(kw_only=True)
 class OnlineJudge:
-    """A judge that is queried about new captions during training, without delaying it (ONI, arXiv 2410.23022)."""
+    """A judge that is queried about new captions during training without delaying it (ONI, arXiv 2410.23022)."""
 
     judge: Annotated[str, CommandLineOnly.when(asks_server)]
     """A caption judge (see `groundling list judges`). Server judges can only be set on the command line."""
@@ -48,7 +48,7 @@ class OnlineJudge:
     goal: str = ""
     """Goal by which captions are compared: one of the world's goals (in NetHack: defaultgoal, zeroknowledge, combat,
     gold, stairs) or a sentence. If empty, the world's first goal is used."""
-    prompt: str = "default"  # Prompt of the question: default or, in NetHack, Motif's alternative "reworded"
+    prompt: str = "default"  # Prompt for the question: default or, in NetHack, Motif's alternative "reworded"
     model: str | None = None
     """Reward model to train if the part has no path. If null, the world's default is used. The models motif (for
     NetHack's messages) and characters rank captions. The models table and classifier (for NetHack's messages) label
@@ -62,7 +62,7 @@ class OnlineJudge:
         if not isinstance(values, cls):
             check_arguments(cls, values, "online", "online.")
             if values.get("judge") is None:
-                raise ConfigError("online needs a judge: set online.judge (`groundling list judges` shows them)")
+                raise ConfigError("online needs a judge: set online.judge (`groundling list judges` lists them)")
             values = cls(**values)
         check_arguments(OnlineLearning, values.learning, "online.learning", "online.learning.")
         if asks_server(values.judge):
@@ -74,11 +74,11 @@ class OnlineJudge:
         return values
 
     def refusal(self, world: str | None) -> str | None:
-        """Return why the judge or model is incompatible with a world, or None; skip judges that are slow to create."""
+        """Return why the judge or model is incompatible with a world, or None; slow judges are not checked."""
         if world is not None and self.model is not None and _reads_messages(self.model):
             usual = find_subject(world).reward_model
             if not _reads_messages(usual):
-                return f"online.model={self.model} reads only NetHack's messages: set online.model={usual}"
+                return f"online.model={self.model} supports only NetHack's messages: set online.model={usual}"
         try:
             question, kind = self._question(world), judges.get(self.judge)
             fast = isinstance(kind, type) and (issubclass(kind, FigureJudge) or getattr(kind, "effortless", False))
@@ -93,9 +93,9 @@ class OnlineJudge:
             return reward_models.create(self.model or self._question(context.world).subject.reward_model)
 
     def teach(self, model: RewardModel, context: RewardContext) -> OnlineReward:
-        """Load the judge, from which ``model`` will learn; raise `ConfigError` if there are several processes."""
+        """Load the judge that ``model`` will learn from; raise `ConfigError` if there are several processes."""
         if context.processes.size > 1:
-            raise ConfigError("an online judge needs a single process: several would learn different rewards")
+            raise ConfigError("an online judge needs a single process: processes would learn different rewards")
         judge = online_judge(self._make(), self._question(context.world))
         return OnlineReward(model, judge, OnlineLearning(**self.learning))
 
@@ -116,7 +116,7 @@ def _reads_messages(kind: str) -> bool:
 
 
 class RewardTable:
-    """Cache of ``model``'s rewards by the content hash of the caption; cleared when the model changes."""
+    """A cache of ``model``'s rewards, keyed by the caption's content hash and cleared when the model changes."""
 
     def __init__(self, model: RewardModel) -> None:
         self.model = model
@@ -124,8 +124,8 @@ class RewardTable:
         self._rewards: dict[int, float] = {}
 
     def __call__(self, ids: Tensor, read: Callable[[Sequence[int]], Sequence[str]]) -> Tensor:
-        """Return the rewards of captions, float32 in the shape of their int64 ``ids``; both are on the CPU.
-        ``read`` returns the captions at the passed indices of the flattened ids; it is called for new ids only.
+        """Return the captions' rewards as float32 with the shape of their int64 ``ids``; both are on the CPU.
+        ``read`` returns the captions at the passed indices of the flattened ids; it is called only for new ids.
         """
         if self._version != self.model.version:
             self._version = self.model.version
@@ -139,7 +139,7 @@ class RewardTable:
         return torch.tensor([self._rewards[id] for id in flat], dtype=torch.float32).view(ids.shape)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return ``ids`` int64 (n,), ascending, ``rewards`` float32 (n,), and the model's ``version`` int64 ()."""
+        """Return ascending ``ids`` int64 (n,), ``rewards`` float32 (n,), and the model's ``version`` int64 ()."""
         ids = torch.tensor(sorted(self._rewards), dtype=torch.int64)
         rewards = torch.tensor([self._rewards[id] for id in ids.tolist()], dtype=torch.float32)
         return {"ids": ids, "rewards": rewards, "version": torch.tensor(self._version)}
@@ -177,7 +177,7 @@ class RewardModelPart(Part):
         self._online: OnlineReward | None = None
 
     def accepts(self, world: WorldSpec) -> str | None:
-        """Also check that the model was distilled in this kind of world and that the judge is compatible with it."""
+        """Also check that the model was distilled from this kind of world, and that the judge is compatible."""
         if (reason := super().accepts(world)) is not None:
             return reason
         description = None if self.path is None else Path(self.path) / DESCRIPTION
@@ -213,7 +213,7 @@ class RewardModelPart(Part):
         self.use(model, None if self._judge is None else self._judge.teach(model, context))
 
     def use(self, model: RewardModel, online: OnlineReward | None = None) -> None:
-        """Reward with ``model``, which ``online`` trains; raise `ConfigError` if the options are incompatible."""
+        """Use the rewards of ``model``, which ``online`` trains; raise `ConfigError` if the options do not fit it."""
         self._table, self._online = RewardTable(model), online
         self.check_normalization(model.normalization)
 
@@ -222,7 +222,7 @@ class RewardModelPart(Part):
         assert captions is not None and table is not None
         if self._online is not None:
             self._online.observe(captions.ids, captions.read, captions.goals, captions.contexts)
-            self._online.update()  # the table notices the model's new version
+            self._online.update()  # the table detects the model's new version
         raw = table(captions.ids, captions.read)
         return inputs.spread(captions, self.transform(raw, captions.counts, table.model.normalization))
 
@@ -257,14 +257,16 @@ class RewardModelPart(Part):
             model, saved = self._online.model, load_reward_model(folder / MODEL)
             if (saved.id, saved.args) != (model.id, model.args):
                 raise ConfigError(
-                    f"{folder} holds the reward model {saved.id} {saved.args}, but the run has {model.id} {model.args}"
+                    f"{folder} contains the reward model {saved.id} {saved.args}, but the run uses {model.id} "
+                    f"{model.args}"
                 )
             model.take_up(saved)
             self._online.load_state_dict(load_file(folder / _ANSWERS))
         table = load_file(folder / _TABLE)
         if self._online is None and not has_rewarded(self._table.model, folder):
             raise ConfigError(
-                f"{folder} was trained with a reward model other than {self.path}: restore it or set a new run_dir"
+                f"{folder} was trained with a reward model other than {self.path}: restore that model or set a "
+                "new run_dir"
             )
         self._table.load_state_dict(table)
 

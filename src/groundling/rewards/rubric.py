@@ -22,16 +22,16 @@ from groundling.rewards.reward_model_part import asks_server
 @rewards.register("rubric")
 @dataclass(kw_only=True)
 class RubricReward(Reward):
-    """Score that a judge gives each text by a rubric; equal texts to equal prompts are scored once.
-    If a judge gives no score, even when asked again, or fails, the text gets the mean of the others in the batch.
+    """Score that a judge assigns to each text using a rubric; equal texts for equal prompts are scored once.
+    If the judge fails or returns no score even when asked again, the text gets the mean of the others in the batch.
     """
 
     judge: Annotated[str, CommandLineOnly.when(asks_server)]
-    """One of `groundling list judges` that reads captions. If it queries a server, set it on the command line."""
+    """A caption judge (see `groundling list judges`). Server judges can only be set on the command line."""
     args: Annotated[dict[str, Any], ArgumentsOf(judges, "judge")] = field(default_factory=dict)
     """Arguments of the judge, as in `groundling annotate --judge ID key=value`."""
     rubric: Annotated[str, ReadByModel]
-    """Description of what makes a text deserve a high and a low score."""
+    """Description of what makes a text deserve a high or a low score."""
     scale: tuple[int, int] = (1, 5)
     """Lowest and highest score."""
 
@@ -59,11 +59,11 @@ class RubricReward(Reward):
         return [neutral if score is None else score for score in scores]
 
     def _ask(self, pairs: list[tuple[str, str]]) -> None:
-        """Have texts scored; raise `RunError` if the judge has never given a score."""
+        """Have the judge score texts; raise `RunError` if it has never returned a score."""
         if self._judge is None:
             judge = judges.create(self.judge, **self.args)
             if not isinstance(judge, Judge):
-                raise ConfigError(f"judge={self.judge} cannot score single texts: choose another judge")
+                raise ConfigError(f"judge={self.judge} cannot score single texts: choose a different judge")
             if (refusal := self._question.refusal(judge)) is not None:
                 raise ConfigError(f"judge={self.judge}: {refusal}")
             self._judge = judge
@@ -77,7 +77,7 @@ class RubricReward(Reward):
                 self._counts["rubric_scored"] += 1
                 return
             self._counts["rubric_invalid" if failure is None else "rubric_failures"] += 1
-            problem = failure or f"the reply {outcome.excerpt!r} has no score in the form that was asked for"
+            problem = failure or f"the reply {outcome.excerpt!r} contains no score in the requested form"
 
         ask(self._judge, self._question, (Comparison(text, "", prompt) for prompt, text in pairs), keep)
         if problem and not self._scores:
@@ -90,4 +90,4 @@ class RubricReward(Reward):
         return {"scores": self._scores}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._scores |= state["scores"]  # scores that were paid for stay known when earlier texts are forgotten
+        self._scores |= state["scores"]  # keep scores that have been paid for, even when the state is reset

@@ -73,7 +73,7 @@ class RewardSum:
     coefficients: Mapping[str, float] = field(default_factory=dict)
 
     def __call__(self, inputs: RewardInputs) -> Rewarded:
-        """Reward steps; raise `GroundlingError` unless each part returns a finite reward for each step of each env."""
+        """Compute rewards; raise `GroundlingError` unless each part returns a finite one for each step of each env."""
         by_part = {}
         for name, part in self.parts.items():
             with naming(name), foreign("it"):
@@ -128,7 +128,7 @@ class RewardSum:
 
 
 def chosen_parts(settings: Mapping[str, RewardPartConfig | None], world: WorldSpec) -> dict[str, RewardPartConfig]:
-    """Return a run's parts by name: the config's parts unless null, and by default the world's ``env`` reward."""
+    """Return a run's parts by name: the non-null parts of the config and, by default, the world's ``env`` reward."""
     usual = {"env": RewardPartConfig()} if "env" in world.evidence else {}
     return {name: part for name, part in {**usual, **settings}.items() if part is not None}
 
@@ -147,8 +147,8 @@ def make_parts(settings: Mapping[str, RewardPartConfig | None], world: WorldSpec
     chosen = chosen_parts(settings, world)
     if not chosen:
         raise ConfigError(
-            f"{world.name} has no reward: add reward.ID={{}}, with an ID from `groundling list rewards`, or a function of "
-            "your own, --reward FILE.py:FUNCTION"
+            f"{world.name} has no reward: add reward.ID={{}}, with an ID from `groundling list rewards`, or your own "
+            "function with --reward FILE.py:FUNCTION"
         )
     for name, config in chosen.items():
         check_name(name)
@@ -163,7 +163,7 @@ def make_parts(settings: Mapping[str, RewardPartConfig | None], world: WorldSpec
 
 
 def create_part(id: str, args: Mapping[str, Any]) -> Part:
-    """Create the part ``id``. A text reward becomes a `TextPart`, which creates it later if it needs the policy."""
+    """Create the part ``id``. A text reward becomes a `TextPart`, which creates it later if it needs the model."""
     if id in parts.in_order():
         part: Part = parts.create(id, **args)
         return part

@@ -1,4 +1,4 @@
-"""Text rewards built on metrics, and `TextPart`, which makes a text reward a part of a run's reward."""
+"""Text rewards built on metrics, and `TextPart`, which turns a text reward into a part of a run's reward."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -73,7 +73,7 @@ class RougeCombined(Reward):
 @dataclass(kw_only=True)
 class SaysReference(TokenReward):
     """1 for the token that completes one of the references; for whole texts, 1 if the text equals a reference.
-    Leading and trailing whitespace is ignored; later tokens get no reward. (From Lamorel's PPO example on tokens.)
+    Leading and trailing whitespace is ignored; later tokens get no reward. (From Lamorel's token-level PPO example.)
     """
 
     needs_references = True
@@ -117,7 +117,7 @@ class IntentReward(Reward):
     needs_references = True
 
     intent_coeff: float = 1.0
-    """Weight of the intent."""
+    """Weight of the intent's correctness."""
     auto_coeff: float = 1.0
     """Weight of METEOR."""
     model_name: str = IntentAccuracy.model_name
@@ -167,8 +167,8 @@ _STATE = "state.json"
 
 
 class TextPart(Part):
-    """Computes a text reward, a metric or a user's function; ``reward`` may be a factory that takes the trained model.
-    Generated texts are scored per token. In all other worlds, captions are scored, with goals as prompts and no references.
+    """A text reward, a metric or a user's function as a reward part. Generated texts are scored per token. In other
+    worlds, captions are scored, with goals as prompts. ``reward`` may be a factory that accepts the trained model.
     """
 
     needs: frozenset[Evidence] = frozenset({"captions"})
@@ -234,7 +234,7 @@ class TextPart(Part):
         return scores[torch.tensor([rows[sample] for sample in samples])]
 
     def _scores(self, texts: GeneratedTexts) -> Tensor:
-        """Return scores ``(num_texts, longest)``; if they depend on other samples, combine all processes' samples."""
+        """Return scores ``(num_texts, longest)``; if they depend on other samples, gather those of all processes."""
 
         def score(given: GeneratedTexts) -> Tensor:
             return self.reward.at_tokens(given.prompts, given.so_far, given.references, given.meta, given.tokens)
@@ -250,14 +250,14 @@ class TextPart(Part):
 
 
 def _as_json(state: Mapping[str, Any]) -> str:
-    """Return a reward's state as JSON; raise `RunError` if it would not be read back unchanged."""
+    """Return a reward's state as JSON; raise `RunError` if decoding it would not restore the same state."""
     try:
         text = json.dumps(state)
         is_same = json.loads(text) == state
     except (TypeError, ValueError):
         is_same = False
     if not is_same:
-        raise RunError(f"its state_dict() must be JSON (no NaN, no tuples, only string keys), got {state!r:.80}")
+        raise RunError(f"its state_dict() must be valid JSON (no NaN, no tuples, only string keys), got {state!r:.80}")
     return text
 
 

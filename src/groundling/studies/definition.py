@@ -39,12 +39,12 @@ class Arm(Section):
     about: str = ""
     """A short description for tables."""
     overrides: list[str] = []
-    """Applied after the experiment and the study's common overrides."""
+    """Overrides of the experiment, applied after the study's common overrides."""
     data: str | None = None
-    """For cloning algorithms, the agent that records the training.steps transitions: one of the world's agents, such
-    as expert, or another arm (its agent trained with the same seed)."""
+    """For cloning algorithms, the agent whose training.steps transitions are recorded and cloned: one of the world's
+    agents, such as expert, or another arm (the agent that it trains with the same seed)."""
     suites: list[str] | None = None
-    """Test suites; if null, those of the study. ``(shared)`` averages only over suites of arms without their own."""
+    """Test suites; if null, those of the study. Arms that set this do not restrict the suites of ``(shared)``."""
     seeds: Seeds | None = None
     """A subset of the study's seeds, for an expensive arm; if null, all of them."""
 
@@ -60,7 +60,7 @@ class Study(Section):
     seeds: Seeds = [1, 2, 3]
     suites: list[str] | None = None
     """Test suites; if null, the usual suite of the arm's world. An arm skips suites that do not apply to it. In worlds
-    whose studies report all metrics, not only success, only the first suite is reported."""
+    whose studies report all metrics rather than only success, only the first suite is reported."""
     episodes: Annotated[int, Ge(1)] = 200
     """Episodes that each agent plays in each test."""
     common: list[str] = []
@@ -77,7 +77,7 @@ class Study(Section):
         return self.arms[name]
 
 
-_SET_BY_STUDY = {  # keys of a run that the study itself sets, and the alternative
+_SET_BY_STUDY = {  # keys that the study sets for each run, with the alternative
     "seed": "use seeds=1,2,3",
     "run_dir": "use --runs FOLDER",
     "name": "rename the arm instead",
@@ -90,7 +90,7 @@ def studies() -> dict[str, str]:
 
 
 def read_study(name: str, settings: Sequence[str] = ()) -> tuple[Study, dict[str, Arm]]:
-    """Read a bundled study or a YAML file; return it with all its arms, and the selected arms.
+    """Read a bundled study or a YAML file; return the study with all its arms, and the selected arms.
 
     The settings ``seeds=1,2``, ``episodes=N``, ``suites=NAME,NAME`` and ``arms=NAME,NAME`` (the selected arms) change
     the study, ``arms.NAME.KEY=VALUE`` changes one arm's runs, and ``KEY=VALUE`` all runs. Raises `ConfigError` if the
@@ -152,7 +152,7 @@ def _load(path: Path) -> Study:
 
 
 def _check_references(study: Study) -> None:
-    """Raise `ConfigError` if an arm or the reference names an arm or a seed that the study lacks."""
+    """Raise `ConfigError` if the study refers to an arm or a seed that it does not contain."""
     before = [*agents()]
     for name, arm in study.arms.items():
         if arm.data is not None and arm.data not in before:

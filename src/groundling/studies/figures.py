@@ -1,4 +1,4 @@
-"""Results of a study: all metrics of one suite."""
+"""Results of a study: all metrics on one suite."""
 
 import csv
 from collections.abc import Mapping, Sequence
@@ -32,12 +32,12 @@ class FigureRow:
 
 
 def page_of_figures(study: Study, jobs: Sequence[StudyJob], world: type[World]) -> StudyPage:
-    """Create the results page of the finished jobs, with all metrics of their first suite, which they share."""
+    """Create the results page for the finished jobs, with all metrics on the first suite, which all of them share."""
     suite = jobs[0].suites[0]
     evaluations = [(job, job.evaluations().get(suite)) for job in jobs if job.is_trained()]
     finished = [(job, evaluation) for job, evaluation in evaluations if evaluation is not None]
     if not finished:
-        raise RunError(f"no run of {study.name} is finished yet: run the same command again")
+        raise RunError(f"no run of {study.name} has finished yet: run the same command again")
     metrics = [(job, read_metrics(job.run_dir) if job.agent == "trained" else []) for job, _ in finished]
     steps = {
         job.arm: job.config.training.steps if job.config.training.epochs is None else rows[-1]["step"]
@@ -73,7 +73,7 @@ def page_of_figures(study: Study, jobs: Sequence[StudyJob], world: type[World]) 
 
 
 def _rows(finished: _Finished) -> list[FigureRow]:
-    """Return the rows of the metrics that every seed of an arm has."""
+    """Return a row for each metric that is present for every seed of an arm."""
     rows = []
     for arm in dict.fromkeys(job.arm for job, _ in finished):
         by_seed = [content["agents"][job.agent]["figures"] for job, content in finished if job.arm == arm]
@@ -86,7 +86,7 @@ def _rows(finished: _Finished) -> list[FigureRow]:
 
 
 def _episodes(jobs: Sequence[StudyJob], suite: str) -> tuple[list[str], list[list[str]]]:
-    """Return the header and rows of the held-out episodes of each run's own agent; missing cells are empty."""
+    """Return the header and rows for the held-out episodes of each run's agent; missing cells are empty."""
     episodes: list[dict[str, str]] = []
     for job in jobs:
         with (job.run_dir / "evaluation" / f"{suite}.csv").open(encoding="utf-8", newline="") as file:
@@ -157,7 +157,7 @@ def _sections(
 
 
 def _separations(rows: Sequence[FigureRow]) -> list[str]:
-    """List the metrics in which all seeds of the first arm lie above, or all below, all seeds of another arm."""
+    """List the metrics for which all seeds of the first arm are above, or all are below, all seeds of another arm."""
     if not rows or len(rows[0].of_seeds) < 2:
         return []
     first_arm = rows[0].arm

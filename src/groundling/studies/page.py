@@ -26,7 +26,7 @@ _SUMMARY, _ARMS = "summary.json", "arms"
 
 @dataclass(frozen=True)
 class Score:
-    """Success of one run's agent in one suite and task family."""
+    """Success of one run's agent on one suite and task family."""
 
     arm: str
     seed: int
@@ -37,24 +37,24 @@ class Score:
     success: float
     low: float  # lower end of the 95% Wilson interval over the episodes
     high: float
-    first_named: float | None  # share of episodes whose first interaction is with the named thing, if reported
-    first_none: float | None  # share of the episodes without an interaction
+    first_named: float | None  # share of episodes whose first interaction is with the named object, if reported
+    first_none: float | None  # share of episodes without an interaction
     first_precision: float | None  # first_named among the episodes with an interaction; None if no episode has one
     first_chance: float | None
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """Result of a job that is trained, or needs no training."""
+    """The result of a job whose training is finished or not needed."""
 
     job: StudyJob
-    rows: Sequence[Mapping[str, Any]]  # training metrics, one row for each update; empty for an untrained agent
+    rows: Sequence[Mapping[str, Any]]  # training metrics, one row per update; empty for an untrained agent
     scores: Sequence[Score]
     is_complete: bool  # true if all its evaluations are present
 
 
 def result_of(job: StudyJob) -> RunResult | None:
-    """Read the result from the job's folder; return None if the job is not trained yet."""
+    """Read the result from the job's folder; return None if its training is unfinished."""
     if not job.is_trained():
         return None
     evaluations, scores = job.evaluations(), []
@@ -88,7 +88,7 @@ class SummaryRow:
     arm: str
     measure: str
     """success, area (under the curve of training success), difference (of success or area from the reference arm with
-    the same seed), change (of success from the same agent's in the usual suite), or one of `FIRST`."""
+    the same seed), change (of success relative to the same agent in the usual suite), or one of `FIRST`."""
     agent: str
     suite: str  # empty for the area
     seeds: int
@@ -124,7 +124,7 @@ def by_suite(
 
 
 def by_arm(scores: Sequence[Score], measure: str = "success") -> Table:
-    """Return a measure over all families of tasks, where it was reported."""
+    """Return a measure over all task families, where it was reported."""
     table: Table = {}
     for s in scores:
         if s.task == "all" and (value := getattr(s, measure)) is not None:
@@ -133,7 +133,7 @@ def by_arm(scores: Sequence[Score], measure: str = "success") -> Table:
 
 
 def shared_suites(success: Table, controls: Collection[str], apart: Collection[str]) -> list[str]:
-    """Return the suites except ``controls`` that all trained arms share, ignoring ``apart`` arms if others exist."""
+    """Return the suites, except ``controls``, that all trained arms share, ignoring ``apart`` arms if others exist."""
     trained = {arm: set(suites) for (arm, agent), suites in success.items() if agent == "trained"}
     usual = [suites for arm, suites in trained.items() if arm not in apart] or [*trained.values()]
     return sorted(set.intersection(*usual) - set(controls)) if usual else []
@@ -186,12 +186,12 @@ def rows_of(measure: str, table: Table) -> list[SummaryRow]:
 
 
 def _minus(by_seed: BySeed, other: BySeed) -> BySeed:
-    """Return the differences for the seeds that both have."""
+    """Return the differences for the seeds that both contain."""
     return {seed: value - other[seed] for seed, value in by_seed.items() if seed in other}
 
 
 def _areas(results: Sequence[RunResult]) -> Table:
-    """Return the area under the curve of training success of arms that learn from their own episodes."""
+    """Return the area under the curve of training success for arms that learn from their own episodes."""
     areas: Table = {}
     for one in results:
         steps, values = plots.smooth_curve(one.rows, "success_rate")
@@ -205,7 +205,7 @@ def _areas(results: Sequence[RunResult]) -> Table:
 
 @dataclass(frozen=True)
 class StudyPage:
-    """Content of a results folder."""
+    """The contents of a results folder."""
 
     explanation: str  # first paragraph of the README: how the results are computed
     sections: Sequence[str]  # further paragraphs, in Markdown
@@ -218,7 +218,7 @@ class StudyPage:
 
 
 def write_page(study: Study, page: StudyPage, output: Path, command: Sequence[str]) -> None:
-    """Write a study's results; ``summary.json``, written last, marks them as complete. ``command`` produced them."""
+    """Write a study's results; ``summary.json``, written last, marks them as complete. ``command`` is recorded."""
     made_by = shlex.join(["groundling", *command])
     output.mkdir(parents=True, exist_ok=True)
     remove_partial_files(output)
@@ -254,7 +254,7 @@ def write_page(study: Study, page: StudyPage, output: Path, command: Sequence[st
 def curves_table(
     runs: Iterable[tuple[StudyJob, Iterable[Mapping[str, Any]]]], columns: Iterable[str]
 ) -> tuple[list[str], list[list[Any]]]:
-    """Return header and rows of ``curves.csv``: one row per update in the jobs' metrics, with these columns."""
+    """Return the header and rows of ``curves.csv``: one row per update in the jobs' metrics, with these columns."""
     kept = ["step", "seconds", "episodes", *columns]
     rows = [[job.arm, job.seed, *(row.get(c) for c in kept)] for job, updates in runs for row in updates]
     return ["arm", "seed", *kept], rows

@@ -1,4 +1,4 @@
-"""`groundling study`: arms × seeds as ordinary runs, each trained and evaluated once."""
+"""`groundling study`: each arm and seed is an ordinary run, which is trained and evaluated once."""
 
 import json
 import warnings
@@ -25,8 +25,8 @@ from groundling.worlds import CannotPlay, agents, kind
 from groundling.worlds.protocols import episode_recorder
 from groundling.worlds.world import Player
 
-_LOG = "study.log"  # output of a run's process, in the run's folder, if a study uses several processes
-_DATA = "data"  # dataset of a clone, in the run's folder
+_LOG = "study.log"  # output of the run's process, in the run's folder, if a study uses several processes
+_DATA = "data"  # dataset for cloning, in the run's folder
 Report = Callable[[str], None]
 
 
@@ -66,7 +66,7 @@ class StudyJob:
         return Target(self.agent, self.run_dir, self.config, latest)
 
     def is_trained(self) -> bool:
-        """True if the training is finished, or the agent needs none."""
+        """True if training is finished, or the agent needs none."""
         try:
             self.target()
         except RunError:
@@ -74,7 +74,7 @@ class StudyJob:
         return True
 
     def evaluation(self, suite: str) -> dict[str, Any] | None:
-        """Return the agent's evaluation in a suite; None if it is missing, unfinished, or of a different agent."""
+        """Return the agent's evaluation on a suite, or None if it is missing, unfinished or for a different agent."""
         target = self.target()
         path = self.run_dir / "evaluation" / f"{suite}.json"
         in_suite = target.under(suite)
@@ -92,12 +92,12 @@ class StudyJob:
                     for name in players
                 )
             )
-        except (RunError, KeyError, TypeError, AttributeError):  # written by an earlier version, or for fewer agents
+        except (RunError, KeyError, TypeError, AttributeError):  # written by an earlier version or for fewer agents
             return None
         return content if is_same else None
 
     def evaluations(self) -> dict[str, dict[str, Any] | None]:
-        """Return the `evaluation` in each suite that applies to the agent."""
+        """Return the `evaluation` on each suite that applies to the agent."""
         evaluations = {}
         for suite in self.suites:
             try:
@@ -116,7 +116,7 @@ class StudyJob:
 
 
 def make_jobs(study: Study, arms: Mapping[str, Arm], runs: Path, config_dir: Path | None = None) -> list[StudyJob]:
-    """Create the jobs of ``arms`` seed by seed, so that all arms have results early; teachers may be other arms."""
+    """Create the jobs for ``arms``, ordered by seed so that all arms have results early. Teachers may be other arms."""
     needed = set(arms)
     for name in reversed(study.arms):  # teachers come before their students
         teacher = study.arms[name].data
@@ -151,7 +151,7 @@ def _compose(study: Study, name: str, config_dir: Path | None) -> tuple[Config, 
                 return config_of_agent(arm.experiment, overrides), common
             return compose(arm.experiment, [*overrides, f"name={name}"], config_dir), common
         except UnusedKey as error:
-            # Common overrides apply to the arms that use them.
+            # Common overrides apply only to the arms that use them.
             used = [text for text in common if text.partition("=")[0] != error.key]
             if used == common:
                 raise ConfigError(f"arm {name}: {error}") from error
@@ -180,7 +180,7 @@ def _jobs_of_seed(study: Study, configs: Mapping[str, Config], seed: int, runs: 
 
 
 def _teacher(arm: str, agent: str, clone: Config, seed: int) -> StudyJob:
-    """Create the job of an untrained agent that a clone learns from, in the clone's world."""
+    """Create the job for an untrained agent that a clone learns from, in the clone's world."""
     try:
         world_of(clone).check_player(Player(agent))
     except CannotPlay as error:
@@ -191,7 +191,7 @@ def _teacher(arm: str, agent: str, clone: Config, seed: int) -> StudyJob:
 
 
 def run_job(job: StudyJob, report: Report, console: Console, warn: Report) -> None:
-    """Do the training and evaluations that a job lacks; raise `KeyboardInterrupt` if training was asked to stop."""
+    """Run a job's missing training and evaluations; raise `KeyboardInterrupt` if training was interrupted."""
     if job.learns and not (job.run_dir.exists() and _is_trained_in_folder(job)):
         if job.teacher is not None:
             data = job.run_dir / _DATA
@@ -210,7 +210,7 @@ def run_job(job: StudyJob, report: Report, console: Console, warn: Report) -> No
 
 
 def _is_trained_in_folder(job: StudyJob) -> bool:
-    """Return True if the job's folder contains its trained run; raise an error if it contains another arm's run."""
+    """Return True if the job's folder contains its trained run; raise an error if it contains a different run."""
     with open_run(job.run_dir, job.config.model_dump()) as folder:
         trained = job.is_trained()
         if trained:
@@ -220,7 +220,7 @@ def _is_trained_in_folder(job: StudyJob) -> bool:
 
 
 def _collect(job: StudyJob, teacher: StudyJob, report: Report) -> None:
-    """Record the teacher's episodes until there are as many transitions as the clone learns from."""
+    """Record the teacher's episodes until there are enough transitions for the clone."""
     folder, needed = job.run_dir / _DATA, job.config.training.steps
     world = episode_recorder(world_of(job.config))
     present = world.recorded(folder)
@@ -243,7 +243,7 @@ def _collect(job: StudyJob, teacher: StudyJob, report: Report) -> None:
 
 
 def run_here(jobs: Sequence[StudyJob], report: Report, console: Console, warn: Report) -> list[StudyJob]:
-    """Run the jobs in sequence; report and return those that fail, and continue with the others."""
+    """Run the jobs one after another; report and return those that fail, and continue with the others."""
     failed = []
     for number, job in enumerate(jobs, start=1):
         place = f"[{number}/{len(jobs)}]"
@@ -263,7 +263,7 @@ def run_in_processes(
     ``words`` returns the command-line arguments that run a single job. A clone waits for its teacher.
     """
     waiting = [job for job in jobs if not job.is_done()]
-    report(f"{len(jobs) - len(waiting)} of {len(jobs)} are done")
+    report(f"{len(jobs) - len(waiting)} of {len(jobs)} jobs are done")
     lines = [
         CommandLine(job.name, words(job), job.run_dir / _LOG, job.teacher.name if job.teacher else None)
         for job in waiting

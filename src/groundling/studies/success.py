@@ -1,4 +1,4 @@
-"""Results of a study: success rates, suite by suite."""
+"""Results of a study: success rates by suite."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, astuple, fields
@@ -29,11 +29,11 @@ _FIRST_CURVES = ("first_named", "first_other", "first_none", "first_precision", 
 
 
 def page_of_success(study: Study, jobs: Sequence[StudyJob], world: type[World]) -> StudyPage:
-    """Create the results page of the finished jobs."""
+    """Create the results page for the finished jobs."""
     by_job = {job.name: result_of(job) for job in jobs}
     results = [one for one in by_job.values() if one is not None]
     if not results:
-        raise RunError(f"no run of {study.name} is finished yet: run the same command again")
+        raise RunError(f"no run of {study.name} has finished yet: run the same command again")
     scores = [score for one in results for score in one.scores]
     tested = {score.suite for score in scores}
     usual = next((suite for suite in world.suites if suite in tested), next(iter(world.suites)))
@@ -134,7 +134,7 @@ def _cell(share: IntervalEstimate | None) -> str:
 def _suite_table(
     columns: Mapping[str, Mapping[str, IntervalEstimate]], cell: Callable[[IntervalEstimate | None], str] = _cell
 ) -> str:
-    """Return a table with a line for each suite and a column for each arm."""
+    """Return a table with a row per suite and a column per arm."""
     suites = dict.fromkeys(suite for column in columns.values() for suite in column)
     rows = [
         [suite or "(area under the curve)", *(cell(column.get(suite)) for column in columns.values())]
@@ -150,7 +150,7 @@ def _difference(one: IntervalEstimate | None) -> str:
 
 
 def _run_table(scores: Sequence[Score], seeds: Sequence[int], usual: str) -> str:
-    """Return the usual suite's table: a line for each agent, a column for each seed, and one for all episodes."""
+    """Return the usual suite's table: a row per agent, a column per seed, and a column for all episodes."""
     runs: dict[str, dict[int, Score]] = {}
     for s in scores:
         if (s.suite, s.task) == (usual, "all"):
@@ -167,13 +167,13 @@ def _run_table(scores: Sequence[Score], seeds: Sequence[int], usual: str) -> str
 
 
 def _pooled(scores: Sequence[Score]) -> str:
-    """Return the success over all episodes of these runs, with its Wilson interval."""
+    """Return the success rate over all episodes of these runs, with its Wilson interval."""
     successes, episodes = sum(round(s.success * s.episodes) for s in scores), sum(s.episodes for s in scores)
     return _cell(IntervalEstimate(successes / episodes, *wilson_interval(successes, episodes)))
 
 
 def _first_table(rows: Sequence[SummaryRow], agents: Sequence[tuple[str, str]]) -> str:
-    """Return a table with a line for each suite, a column for each arm's agents, and one for chance."""
+    """Return a table with a row per suite, a column for each arm's agents, and a column for chance."""
     columns = {
         f"{arm}, before" if agent == "zero-shot" else arm: (
             by_suite(rows, arm, agent, "first_precision"),
@@ -199,7 +199,7 @@ def _first_table(rows: Sequence[SummaryRow], agents: Sequence[tuple[str, str]]) 
 def _draw(
     study: Study, results: Sequence[RunResult], rows: Sequence[SummaryRow], unit: str, usual: str
 ) -> tuple[dict[str, Any], list[str]]:
-    """Draw the pictures, with untrained arms as horizontal lines; return them and the README sections with them."""
+    """Draw the plots, with untrained arms as horizontal lines; return them and the README sections that show them."""
     tested = {arm: agents for arm in study.arms if (agents := agents_of(rows, arm))}
     untrained = {
         arm: {suite: one.value for suite, one in by_suite(rows, arm, agents[0]).items()}

@@ -1,4 +1,4 @@
-"""Build the components that a config names."""
+"""Build the components that a config specifies."""
 
 import inspect
 import logging
@@ -78,7 +78,7 @@ def make_policy(
     Args:
         policy, model, algorithm: Sections of the config.
         world: The world of the same config.
-        learns: True if the policy will be trained; only then is the reference model of a KL penalty built.
+        learns: True if the policy will be trained; a KL penalty's reference model is built only in this case.
         start: Checkpoint with the initial weights, such as a clone's. If None, those of ``model`` are used.
     """
     devices.configure()
@@ -124,7 +124,7 @@ def _num_actions(given: int | None, policy: str, spec: WorldSpec) -> int:
     if most is None:
         if given is None:
             raise ConfigError(
-                f"policy {policy!r} has one output per action, but {spec.name} has a varying number: set "
+                f"policy {policy!r} has one output per action, but {spec.name} has a varying number of actions: set "
                 "policy.args.num_actions to the maximum"
             )
         return given
@@ -141,8 +141,8 @@ def make_algorithm(algorithm: ComponentConfig, policy: Policy, processes: Proces
     if rounded := {p.dtype for p in trained} - {torch.float32}:
         dtype = str(rounded.pop()).removeprefix("torch.")
         warnings.warn(
-            f"model.dtype={dtype} rounds away updates smaller than about 0.4 % of a weight, which are usual "
-            "for small learning rates: keep float32 (GPUs still compute in bfloat16) or train an adapter (model.lora)",
+            f"model.dtype={dtype} rounds away updates smaller than about 0.4% of a weight, which are common with "
+            "small learning rates: keep float32 (GPUs still compute in bfloat16) or train an adapter (model.lora)",
             stacklevel=2,
         )
     made: Algorithm = algorithms.create(algorithm.id, **algorithm.args)
@@ -213,7 +213,7 @@ def dry_run(config: Config) -> DryRun:
         world.check_measures(policy)
     generator = torch.Generator().manual_seed(config.seed)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".* episodes were not over after")  # expected after so few steps
+        warnings.filterwarnings("ignore", ".* episodes had not ended after")  # expected after so few steps
         collector.collect(policy, generator=generator)  # warm-up
         started = time.monotonic()
         rollout, _ = collector.collect(policy, generator=generator)

@@ -44,12 +44,12 @@ def save_random_states(generators: dict[str, torch.Generator], path: Path) -> No
     version, words, gauss = random.getstate()
     tensors["numpy"] = torch.from_numpy(np.array(keys, dtype=np.int64))
     tensors["python"] = torch.tensor(words, dtype=torch.int64)
-    # Use one entry, since safetensors writes several in arbitrary order, and equal states must give equal files.
+    # Use one entry: safetensors writes several in arbitrary order, and equal states must result in equal files.
     save_file(tensors, path, metadata={"others": json.dumps({"numpy": rest, "python": [version, gauss]})})
 
 
 def load_random_states(generators: dict[str, torch.Generator], path: Path) -> None:
-    """Load states from `save_random_states`; reject an invalid position, which NumPy would accept."""
+    """Load states written by `save_random_states`; reject invalid positions, which NumPy would accept."""
     tensors = load_file(path)
     with safe_open(path, framework="pt") as file:
         others = parse_json((file.metadata() or {})["others"], str(path))
@@ -98,7 +98,7 @@ class Hold:
             fcntl.flock(self._file, fcntl.LOCK_SH)
             # False if the run has already deleted the checkpoint.
             self.exists = os.path.samestat((path / MANIFEST).stat(), os.fstat(self._file.fileno()))
-        except OSError:  # no manifest, unreadable, or no locks; `find_problem` reports it
+        except OSError:  # no manifest, unreadable, or locks unsupported; `find_problem` reports it
             self.exists = path.exists()
 
     def __del__(self) -> None:
@@ -137,7 +137,7 @@ def hold_latest(folder: Path, warn: Callable[[str], None]) -> tuple[Path, Hold] 
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """Return the checkpoints of a folder, complete or broken, earliest first."""
+    """Return the checkpoints in a folder, complete or broken, earliest first."""
     folders = [p for p in folder.glob("[0-9]*") if p.is_dir() and p.name.isdecimal()]
     return sorted(folders, key=lambda path: int(path.name))
 
@@ -163,7 +163,7 @@ def find_problem(folder: Path) -> str | None:
             status = (folder / name).stat()
             # Reading a device would never end, and files outside the checkpoint may change.
             if Path(name).is_absolute() or ".." in Path(name).parts or not stat.S_ISREG(status.st_mode):
-                return f"{MANIFEST} names {name!r:.80}, which is not a file of this checkpoint"
+                return f"{MANIFEST} lists {name!r:.80}, which is not a file of this checkpoint"
             if status.st_size != expected["bytes"]:
                 return f"{name} has {status.st_size} bytes instead of {expected['bytes']}"
             if _hash(folder / name) != expected["sha256"]:
@@ -178,7 +178,7 @@ def find_problem(folder: Path) -> str | None:
 
 
 def digest_of(folder: Path) -> str:
-    """Return the SHA-256 of a checkpoint's files except ``run.json``, which has timings, so that equal runs agree."""
+    """Return the SHA-256 of a checkpoint's files except ``run.json``, whose timings differ even between equal runs."""
     manifest = read_object(folder / MANIFEST)
     files = {name: entry["sha256"] for name, entry in manifest.items() if name != "run.json"}
     return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
@@ -219,7 +219,7 @@ def is_last(folder: Path, steps: int, epochs: int | None) -> bool:
 
 
 def length_of(folder: Path) -> dict[str, int] | None:
-    """Return ``epochs`` and ``steps`` of a checkpoint's run, or None if its length is unreadable or not in epochs."""
+    """Return ``epochs`` and ``steps`` of a checkpoint's run, or None if its length is unreadable or set in steps."""
     try:
         length = read_object(folder / "run.json")["length"]
         return {"epochs": max(1, int(length["epochs"])), "steps": int(length["steps"])}
@@ -245,7 +245,7 @@ def fitting(folder: Path, name: str) -> Iterator[None]:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write JSON, from which floats are read back exactly."""
+    """Write JSON from which floats can be restored exactly."""
     path.write_text(json.dumps(content), encoding="utf-8")
 
 
@@ -311,7 +311,7 @@ def _check_settings(folder: Path, settings: Mapping[str, Any]) -> None:
     if not rows and not (folder / "checkpoints").exists():
         return  # the run has not trained yet
     if not path.exists():
-        raise ConfigError(f"{folder} holds a run but no config.yaml: set run_dir to a new folder")
+        raise ConfigError(f"{folder} contains a run but no config.yaml: set run_dir to a new folder")
     there, wanted = flat(recorded(path)), flat(settings)
     free = (MayChangeOnResume, NoEffectOnResults)
     different = [
@@ -320,7 +320,7 @@ def _check_settings(folder: Path, settings: Mapping[str, Any]) -> None:
         if there.get(key) != wanted.get(key) and not any(has_fact(fact, key, settings) for fact in free)
     ]
     if different:
-        raise ConfigError(f"{folder} holds a run with {', '.join(different)}: set run_dir to a new folder")
+        raise ConfigError(f"{folder} contains a run with {', '.join(different)}: set run_dir to a new folder")
     _check_length(folder, rows, settings["training"])
 
 
@@ -339,11 +339,11 @@ def _check_length(folder: Path, rows: Sequence[Mapping[str, Any]], training: Map
         wanted = math.inf if length is None else wanted * length["steps"] / length["epochs"]
     if before and before[-1] >= wanted:
         asked = f"{key}={training[key.partition('.')[2]]}"
-        raise ConfigError(f"{folder} holds a run that is longer than {asked}: set run_dir to a new folder")
+        raise ConfigError(f"{folder} contains a run that is longer than {asked}: set run_dir to a new folder")
 
 
 def write_settings(folder: Path, settings: Mapping[str, Any]) -> None:
-    """Write a run's ``config.yaml``, which claims the folder."""
+    """Write a run's ``config.yaml``, which marks the folder as belonging to the run."""
     path = folder / SETTINGS_FILE
     try:
         write_atomically(path, OmegaConf.to_yaml(OmegaConf.create(dict(settings))))

@@ -1,4 +1,4 @@
-"""Settings for runs that name no experiment, from what is known before training; docs/defaults.md lists them."""
+"""Settings for runs without an experiment, based on facts known before training; docs/defaults.md lists them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,11 +22,11 @@ from groundling.training.build import world_of
 from groundling.training.checkpoint import SETTINGS_FILE
 from groundling.training.tracking import read_metrics
 
-_UPDATES = 15  # In short trainings
-_TEXT_UPDATES, _FEWEST_TEXTS = 30, 16  # Updates in short trainings of text generation, and texts between them
-_A2C_UPDATES, _A2C_STEPS = 100, 5  # Updates in short trainings, and steps between them
-_LONGEST = 128  # Steps of a rollout of whole episodes
-_LARGE = 20e6  # Parameters from which a model's own value function must not disturb it
+_UPDATES = 15  # In short training runs
+_TEXT_UPDATES, _FEWEST_TEXTS = 30, 16  # Updates in short text-generation runs, and texts per update
+_A2C_UPDATES, _A2C_STEPS = 100, 5  # Updates in short training runs, and steps between updates
+_LONGEST = 128  # Maximum steps of a rollout of whole episodes
+_LARGE = 20e6  # Number of parameters from which training the value function must not disturb the model
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,13 @@ class Facts:
     lora: bool = False
     rollout: int = 1280  # Steps or tokens between two updates
     rows: int = 32  # Envs or texts of a rollout
-    steps: int = 76_800  # Steps or tokens of the whole training
+    steps: int = 76_800  # Steps or tokens of the whole run
     texts_per_prompt: int = 8  # In algorithms that compare texts
     episode_limit: int | None = None  # Steps after which an env ends an episode, if known
 
     @property
     def model(self) -> str:
-        """The trained weights in words."""
+        """A description of the trained weights."""
         millions = self.size.parameters / 1e6
         count = f"{millions:.3g} M" if millions < 1000 else f"{millions / 1000:.3g} B"
         if self.lora:
@@ -63,19 +63,19 @@ class Setting(NamedTuple):
 
 
 def recommended(facts: Facts) -> list[Setting]:
-    """Return the settings for these facts, including those of other algorithms and policies than the chosen ones."""
+    """Return the settings for these facts, including those for algorithms and policies other than the chosen ones."""
     rules = (_optimisation, _policy, _values, _rollouts)
     return [setting for rule in rules for setting in rule(facts)]
 
 
 def learning_rate(facts: Facts) -> float:
-    """Return AdamW's step size, rounded to one digit: it falls with the number of parameters."""
+    """Return AdamW's learning rate, rounded to one digit; it decreases with the number of parameters."""
     millions = facts.size.parameters / 1e6
     if facts.lora:
         rate = min(max(2e-4 * (135 / millions) ** 0.25, 5e-5), 5e-4)
     elif facts.size.is_trained:
         rate = min(max(4e-4 / millions**0.8, 1e-6), 4e-4)
-    else:  # the more tokens an action has, the less an update makes it deterministic
+    else:  # the more tokens an action has, the less deterministic an update makes it
         rate = min(max((1e-3 if facts.action == "free_text" else 3e-4) / millions, 1e-6), 1e-3)
     digits = -floor(log10(rate))
     return round(rate, digits)
@@ -83,7 +83,7 @@ def learning_rate(facts: Facts) -> float:
 
 def _optimisation(facts: Facts) -> list[Setting]:
     algorithm = algorithms.get(facts.algorithm)
-    if not _is(algorithm, ClippedOnPolicy, A2C):  # a learning rate may mean something else
+    if not _is(algorithm, ClippedOnPolicy, A2C):  # elsewhere, the learning rate may have a different meaning
         return []
     settings: dict[str, tuple[Any, str]] = {
         "learning_rate": (learning_rate(facts), facts.model),
@@ -125,7 +125,7 @@ def _policy(facts: Facts) -> list[Setting]:
 
 
 def _values(facts: Facts) -> list[Setting]:
-    """Fit the value head of a large model apart from the model, which its first gradients would damage."""
+    """Fit the value head of a large model separately, since its first gradients would damage the model."""
     if facts.size.parameters < _LARGE or not facts.size.is_trained:
         return []
     fit = {"detach_values": True, "value_epochs": 8, "value_rollouts": 3, "value_warmup": 1}
@@ -134,7 +134,7 @@ def _values(facts: Facts) -> list[Setting]:
 
 
 def _rollouts(facts: Facts) -> list[Setting]:
-    """Let algorithms that compare episodes compare those with the same start; let A2C update often."""
+    """Let algorithms that compare episodes compare episodes with the same start; let A2C update often."""
     is_text, algorithm = facts.action == "token", algorithms.get(facts.algorithm)
     if algorithm is A2C:
         reason = "a2c takes one optimizer step per rollout"
@@ -150,7 +150,7 @@ def _rollouts(facts: Facts) -> list[Setting]:
         return [
             _num_texts(facts) if is_text else Setting("world.num_steps", length, f"at least about {_UPDATES} updates")
         ]
-    reason = f"{facts.algorithm} compares those with the same start"
+    reason = f"{facts.algorithm} compares {'texts for the same prompt' if is_text else 'episodes with the same start'}"
     if is_text:
         return [_num_texts(facts), Setting("world.texts_per_prompt", 8, reason)]
     length = min(facts.episode_limit or _LONGEST, _LONGEST)
@@ -162,7 +162,7 @@ def _rollouts(facts: Facts) -> list[Setting]:
 
 
 def _texts(facts: Facts) -> int:
-    """Return the number of texts of a rollout, a multiple of the texts for a prompt."""
+    """Return the number of texts per rollout, which is a multiple of the number of texts per prompt."""
     group, wanted = facts.texts_per_prompt, facts.steps * facts.rows // (_TEXT_UPDATES * facts.rollout)
     return min(facts.rows, max(-(-_FEWEST_TEXTS // group), wanted // group) * group)
 
@@ -172,7 +172,7 @@ def _num_texts(facts: Facts) -> Setting:
 
 
 def _is(component: Any, *types: type) -> bool:
-    """Return True for a subclass; components may also be functions, about whose results nothing is known."""
+    """Return True for a subclass; components may also be functions, whose return types are unknown."""
     return isinstance(component, type) and issubclass(component, types)
 
 
@@ -210,7 +210,7 @@ def compose_fitted(
     Args:
         experiment, config_dir, checked: See `groundling.config.compose.compose`.
         overrides: The user's overrides, which take precedence.
-        changes: Changes to the experiment, such as its world and model, which the settings suit.
+        changes: Changes to the experiment, such as its world and model, that affect the recommended settings.
     """
     config = compose(experiment, [*changes, *overrides], config_dir, checked=checked)
     if not has_model(config.policy.id):
@@ -224,7 +224,7 @@ def compose_fitted(
 
 
 def _kept(settings: list[Setting], config: Config) -> list[Setting]:
-    """Return the settings with which the run in the folder started, even if it is now longer; else ``settings``."""
+    """Return the settings with which the folder's run started, even if it is now longer, or ``settings`` if none."""
     path = Path(config.run_dir) / SETTINGS_FILE
     if not path.exists() or not read_metrics(path.parent):
         return settings
@@ -241,7 +241,7 @@ def in_force(config: Config) -> list[str]:
 
 
 def applicable(settings: Sequence[Setting], config: Config) -> list[Setting]:
-    """Drop arguments that ``config`` sets, or that its policy and algorithm lack or would not use."""
+    """Drop arguments that ``config`` sets, or that its policy or algorithm does not have or would not use."""
     left = {one.key: one for one in settings}
     for section, registry in (("policy", policies), ("algorithm", algorithms)):
         component, prefix = getattr(config, section), f"{section}.args."

@@ -19,22 +19,22 @@ from groundling.registry import named_parameters
 from groundling.training.tracking import METRICS
 
 UPDATES = 2  # Number of updates that are examined
-FILE = "diagnosis.jsonl"  # Their measures, in the run's folder
+FILE = "diagnosis.jsonl"  # File with their measurements, in the run's folder
 _OBSERVATIONS = 64  # Number of observations for which the action probabilities are compared
-_LOW_ENTROPY, _LOW_TOKEN_ENTROPY = 0.1, 0.05  # As a fraction of uniform; in nats per token
+_LOW_ENTROPY, _LOW_TOKEN_ENTROPY = 0.1, 0.05  # As a fraction of the uniform distribution's; in nats per token
 _SUCCESS = 0.95  # A policy that succeeds this often may have a low entropy
 _SAME_EVERYWHERE, _UNIFORM = 0.01, 0.9  # Dependence on the observation, and entropy of the mean, relative to uniform
 _CLIPPED, _VANISHED = 100.0, 1e-7  # Gradient norm relative to max_grad_norm, and absolute
-_STILL, _TORN = 1e-5, 0.5  # approx_kl of a policy that does not move, and of one that an update replaces
-_MOST = 0.9  # Share of groups
-_EPISODES = 10  # Fewer have ended too early to compare their rewards
+_STILL, _TORN = 1e-5, 0.5  # approx_kl if a policy hardly moves, and if an update replaces it
+_MOST = 0.9  # Share of groups that counts as most
+_EPISODES = 10  # Minimum number of finished episodes for comparing rewards
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}  # Less precise than float32
 _WEIGHT = 0.02  # Typical size of a language model's weight
 
 SHOWN = ("return_mean", "success_rate", "entropy", "uniform_entropy", "approx_kl", "grad_norm", "equal_groups")
-"""The figures to show if nothing is found."""
+"""The metrics to show if no signs are found."""
 Figures = Mapping[str, Any]
-"""Means of the metrics and measures of the first updates; missing ones are absent."""
+"""Means of the metrics and measurements of the first updates; missing values are omitted."""
 
 
 class Finding(NamedTuple):
@@ -48,7 +48,7 @@ class Finding(NamedTuple):
 
 @torch.no_grad()
 def measure(policy: Policy, rollout: Rollout, num_actions: int | None) -> dict[str, float]:
-    """Measure a rollout before it is learned from; ``num_actions`` is the world's, if it is constant."""
+    """Measure a rollout before learning from it; ``num_actions`` is the world's number of actions if constant."""
     sums = rollout.rewards.sum(0)  # (num_envs,)
     is_equal = sums == sums[0] if rollout.sequences else rollout.rewards == 0
     figures = {"equal_rewards": float(is_equal.all())}
@@ -73,12 +73,12 @@ def measure(policy: Policy, rollout: Rollout, num_actions: int | None) -> dict[s
 
 @dataclass
 class DiagnosisLog:
-    """Writes the measures of the first updates to a run's ``diagnosis.jsonl``, and shows the findings once."""
+    """Writes measurements of the first updates to a run's ``diagnosis.jsonl``, and shows the findings once."""
 
     config: Config
     file: RowFile
     show: Callable[[Table], None]
-    measures: Mapping[str, float] = field(default_factory=dict)  # Of the update to log next
+    measures: Mapping[str, float] = field(default_factory=dict)  # Those of the next update to log
 
     def log(self, row: dict[str, Any]) -> None:
         if row["update"] > UPDATES:
@@ -90,8 +90,8 @@ class DiagnosisLog:
 
 
 def examined(folder: Path) -> Figures:
-    """Return the means over a run's first updates, the episodes that ended in them, and the steps (or tokens) of an
-    update; empty before the first.
+    """Return means over a run's first updates, the number of episodes that ended in them, and the number of steps (or
+    tokens) per update; empty before the first update.
     """
     measures = {row["update"]: row for row in read_rows(folder / FILE)}
     rows = [one | measures.get(one["update"], {}) for one in read_rows(folder / METRICS, consecutive=True)[:UPDATES]]
@@ -103,12 +103,12 @@ def examined(folder: Path) -> Figures:
 
 
 def diagnose(folder: Path, config: Config) -> list[Finding]:
-    """Return the `findings` of a run's folder."""
+    """Return the `findings` for a run's folder."""
     return findings(examined(folder), config)
 
 
 def findings(figures: Figures, config: Config) -> list[Finding]:
-    """Return the signs that a run cannot learn, the likeliest cause first."""
+    """Return the signs that a run cannot learn, starting with the likeliest cause."""
     found = [check(figures, config) for check in _CHECKS]
     return [one for one in found if one is not None]
 
@@ -170,7 +170,7 @@ def _entropy(figures: Figures, config: Config) -> Finding | None:
 
 
 def _explore(config: Config) -> str:
-    """Return the setting that raises the entropy of the first actions most."""
+    """Return the setting that increases the entropy of the first actions most."""
     known, args = _known(config), config.policy.args
     if "normalize" in known and args.get("normalize", "sum") == "sum" and args.get("compat") is None:
         return "policy.id=action_writing: the sum over tokens makes long actions unlikely"
@@ -182,7 +182,7 @@ def _explore(config: Config) -> str:
 
 
 def _known(config: Config) -> Mapping[str, Any]:
-    """Return the policy's arguments; empty if its module is not imported."""
+    """Return the policy's arguments, or none if its module is not imported."""
     return named_parameters(policies.get(config.policy.id)) if config.policy.id in policies else {}
 
 
@@ -194,7 +194,7 @@ def _prior(figures: Figures, config: Config) -> Finding | None:
     change = _explore(config)
     if "calibration" in _known(config) and not config.policy.args.get("calibration"):
         change = "policy.args.calibration=256, which subtracts each action's mean"
-    evidence = f"one has {figures['largest_share']:.2f} everywhere; observations explain {explained:.1%} of the choice"
+    evidence = f"one has {figures['largest_share']:.2f} on average; observations explain {explained:.1%} of the choice"
     return Finding("the action hardly depends on the observation", evidence, change)
 
 

@@ -67,18 +67,18 @@ def read_pairs(config: DistillationConfig) -> TrainingPairs:
 
 
 def subject_of(dataset: str) -> str:
-    """Return the kind of world of a dataset's pairs; a file has pairs of texts."""
+    """Return the kind of world that a dataset's pairs come from; files contain pairs of texts."""
     return "writing" if Path(dataset).is_file() else open_pairs(dataset).world
 
 
 def _chosen_texts(path: Path) -> TrainingPairs:
-    """Read pairs of a chosen and a rejected text in TRL's formats, each with its prompt, as texts are rewarded."""
+    """Read pairs of chosen and rejected texts in TRL's formats; as in rewards, each text includes its prompt."""
     samples = list(read_preferences(path))
     if not samples:
-        raise ConfigError(f"{path} has no rows: expected pairs of a chosen and a rejected text")
+        raise ConfigError(f"{path} has no rows: expected pairs of chosen and rejected texts")
     for sample in samples:
         if not (sample.references and sample.rejected):
-            raise ConfigError(f"{sample.id} has one text with a label: a reward model needs chosen and rejected texts")
+            raise ConfigError(f"{sample.id} has one labelled text: a reward model needs chosen and rejected texts")
     pairs = [(in_context(s.prompt, s.references[0]), in_context(s.prompt, s.rejected[0])) for s in samples]
     return TrainingPairs.of([([one], [other]) for one, other in pairs], np.zeros(len(pairs), np.int8))
 
@@ -127,7 +127,7 @@ class DistillationRun:
             self._load(latest)
 
     def loop(self, console: Console) -> dict[str, Any]:
-        """Train until all epochs are done, with a checkpoint after each."""
+        """Train for the remaining epochs, and save a checkpoint after each."""
         tracker = Tracker(self.folder, self.counters["epoch"] if self.resumed else -1)
         checkpoint.delete_old(self.folder / "checkpoints", self.counters["epoch"], self.config.keep_checkpoints)
         if self.resumed:
@@ -233,7 +233,7 @@ def _as_dict(config: DistillationConfig) -> dict[str, Any]:
 
 
 def _write_config(folder: Path, config: DistillationConfig, pairs: TrainingPairs) -> None:
-    """Write the configuration; raise `ConfigError` if the folder has different settings or pairs."""
+    """Write the configuration; raise `ConfigError` if the folder was created with different settings or pairs."""
     path = folder / _CONFIG
     digest = hashlib.sha256(json.dumps(pairs.captions).encode())
     for tensor in (pairs.indices, pairs.targets):
@@ -248,7 +248,7 @@ def _write_config(folder: Path, config: DistillationConfig, pairs: TrainingPairs
             if present.get(key) != wanted.get(key) and MayChangeOnResume not in facts.get(key, ())
         ]
         if different:
-            raise ConfigError(f"{folder} holds a reward model with {', '.join(different)}: choose a new folder")
+            raise ConfigError(f"{folder} contains a reward model with {', '.join(different)}: choose a new folder")
     write_atomically(path, json.dumps(wanted, indent=1) + "\n")
 
 

@@ -29,7 +29,7 @@ from groundling.runtime.processes import Processes, in_parts
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, keep: bool = True) -> dict[str, torch.Tensor]:
-    """Return the state's tensors by ``<parameter>.<name>``, or none unless ``keep``; all processes must call this."""
+    """Return the state's tensors by ``<parameter>.<name>`` (none unless ``keep``); all processes must call this."""
     refused = f"the optimizer {type(optimizer).__name__} cannot be saved in a checkpoint, unlike torch.optim.AdamW"
     tensors = {}
     for index, entry in optimizer.state_dict()["state"].items():
@@ -56,7 +56,7 @@ def changed_settings(optimizer: torch.optim.Optimizer, initial: Sequence[Mapping
     ]
     for group, values, before in zip(optimizer.param_groups, changed, initial, strict=True):
         for key, value in values.items():
-            # A tensor can only be restored if the new optimizer has a tensor there, too.
+            # A tensor can be restored only if the new optimizer also has a tensor there.
             plain = value if key in before else group[key]
             try:
                 is_kept = json.loads(json.dumps(plain)) == plain
@@ -76,7 +76,7 @@ def save_optimizer(tensors: dict[str, torch.Tensor], settings: Sequence[Mapping[
     for key in sorted(tensors):
         index, _, name = key.partition(".")
         moments.setdefault(index, []).append(name)
-    # Use one entry, since safetensors writes several in arbitrary order, and equal states must give equal files.
+    # Use one entry: safetensors writes several in arbitrary order, and equal states must result in equal files.
     written = json.dumps({"moments": moments, "settings": settings})
     save_file(tensors, path, metadata={"optimizer": written})
 
@@ -194,6 +194,6 @@ def _layers_of(model: PreTrainedModel) -> list[nn.Module]:
         within = next((layer for layer in layers if name.startswith(f"{layer}.")), "")
         places.setdefault(parameter, set()).add(within)
     if not layers or any(len(holders) > 1 for holders in places.values()):
-        problem = "its layers share weights" if layers else "Transformers does not name its layers"
+        problem = "its layers share weights" if layers else "Transformers does not list its layers"
         raise ConfigError(f"model.fsdp=true cannot shard {type(model).__name__}: {problem}; remove model.fsdp")
     return list(layers.values())

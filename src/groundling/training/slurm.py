@@ -42,7 +42,7 @@ class Job:
     mem_gb: Annotated[float | None, Ge(0)] = None  # Memory per node
     time: str | None = None  # Minutes, or [days-]hours:minutes:seconds; defaults to the partition's limit
     signal_delay_s: Annotated[int, Ge(1)] = 300
-    """Seconds before the time limit at which the run is asked to stop. One update must take less than this."""
+    """Number of seconds before the time limit at which the run is asked to stop; an update must take less time."""
     array: str | None = None  # ``seeds`` creates a job array with one task per run of the sweep, such as seed=1,2,3
     array_parallelism: Annotated[int, Ge(1)] = 256  # Maximum number of array tasks that run at the same time
     folder: str | None = None

@@ -1,4 +1,4 @@
-"""Log a run's metrics and samples by update to JSON Lines, TensorBoard, Weights & Biases and Trackio."""
+"""Log the metrics and samples of a run's updates to JSON Lines, TensorBoard, Weights & Biases and Trackio."""
 
 import importlib
 import json
@@ -41,7 +41,7 @@ def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
 class Tracker:
     """Append to ``metrics.jsonl`` and ``tensorboard/`` from the update at which a run resumes.
     Both are on disk when a method returns. TensorBoard discards steps that a resumed run writes again. PyTorch's
-    ``SummaryWriter`` would write from a thread, up to two minutes later, and never report a full disk.
+    ``SummaryWriter`` would write in a thread, up to two minutes later, and would not report a full disk.
     """
 
     def __init__(self, run_dir: Path, update: int) -> None:
@@ -179,10 +179,10 @@ class Counters:
         if entropy >= floor or self.low_entropy_updates < _LOW_ENTROPY_UPDATES:
             return
         advice = "start again with a higher algorithm.args.entropy_coefficient or a lower learning_rate"
-        since = f"for {_LOW_ENTROPY_UPDATES} updates while episodes still fail: it no longer explores"
+        since = f"for {_LOW_ENTROPY_UPDATES} updates while episodes still failed: it no longer explores"
         if self.low_entropy_updates >= self.update:  # low from the start, which a lower learning rate cannot change
             advice = policy.exploration_advice() or advice
-            since = "from the first update on, while episodes fail: it never explored"
+            since = "from the first update on, while episodes failed: it never explored"
         below = f"the policy's entropy was below world.entropy_floor={floor} {since}"
         raise RunError(f"{below}. To fix it, {advice}; or set world.entropy_floor=0 to continue anyway")
 

@@ -1,4 +1,4 @@
-"""Train a run from its config, after cloning demonstrations if the config says so."""
+"""Train a run from its config, after cloning demonstrations if the config requires it."""
 
 import signal
 import warnings
@@ -58,7 +58,7 @@ def train(config: Config, console: Console, warn: Callable[[str], None] = warnin
 
 
 def clone_of(config: Config) -> Config:
-    """Return the config of the run that clones a run's demonstrations; each of its updates is one minibatch."""
+    """Return the config of the run that clones a run's demonstrations; each update of the clone is one minibatch."""
     folder, cloning = Path(config.run_dir), config.cloning
     world = episode_recorder(world_of(config)).learning_from(folder / DEMONSTRATIONS)
     size = cloning.args.get("minibatch_size", BehaviouralCloning.minibatch_size)

@@ -1,4 +1,4 @@
-"""The training loop of a run, which collects, learns, logs, saves, and resumes from the last checkpoint."""
+"""A run's training loop, which collects, learns, logs, saves, and resumes from the last checkpoint."""
 
 import math
 import time
@@ -159,7 +159,7 @@ class Trainer:
         taken = row.keys() | shaped.keys()
         for giver, given in ((policy, acted), (algorithm, figures)):
             if doubled := sorted(taken & given.keys()):
-                raise RunError(f"the {giver} reports a metric {doubled[0]}, which the run already has: rename it")
+                raise RunError(f"the {giver} reports a metric {doubled[0]}, which already exists: rename it")
             taken |= given.keys()
         return {**row, **acted, **shaped, **figures}
 
@@ -202,14 +202,14 @@ class Trainer:
         """Return the checkpoint to resume from; raise `RunError` if all are broken or have been lost."""
         latest = checkpoint.latest(self.folder / "checkpoints", self.warn)
         if latest is None and len(read_metrics(self.folder)) > self.config.training.checkpoint_every:
-            lost = "holds metrics of a run but no checkpoint to resume from"
+            lost = "contains a run's metrics but no checkpoint to resume from"
             raise RunError(f"{self.folder} {lost}: restore one, or set run_dir to a new folder to start again")
         return latest
 
     def _check_processes(self) -> None:
         world, size = self.config.world, self.processes.size
         if world.num_rows < size:
-            raise ConfigError(f"world.{world.ROWS}={world.num_rows} is too few for {size} processes: each needs one")
+            raise ConfigError(f"world.{world.ROWS}={world.num_rows} is too few: each of {size} processes needs one")
         if self.config.model.fsdp and size == 1:
             raise ConfigError(
                 "model.fsdp=true shards the layers over several processes, but there is only one: use torchrun "
@@ -242,7 +242,7 @@ class Trainer:
         if isinstance(self.world, TrainingMeasures):
             logs += self.world.logs(self.policy, self.algorithm, self.folder, update, last_step, listeners)
         write_settings(self.folder, self._settings)
-        # A process that was killed while it saved may have left older or unfinished checkpoints.
+        # A process that was killed while saving may have left older or unfinished checkpoints.
         if update:
             checkpoint.delete_old(self.folder / "checkpoints", update, config.training.keep_checkpoints)
         return logs
@@ -275,7 +275,7 @@ class Trainer:
         return figures
 
     def _load(self, folder: Path) -> None:
-        """Load everything except the weights, which the policy has; raise `RunError` if a file does not match."""
+        """Load everything but the weights, which the policy already has; raise `RunError` if a file does not match."""
         with fitting(folder, "run.json"):
             state = read_object(folder / "run.json")
             vars(self.counters).update(vars(Counters(**checkpoint.check_counters(state["counters"]))))

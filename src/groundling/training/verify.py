@@ -1,4 +1,4 @@
-"""`groundling verify`: check that files are complete, and advise what to do if they are not."""
+"""`groundling verify`: check that files are complete, and suggest what to do if they are not."""
 
 import shlex
 from collections.abc import Callable, Iterator, Mapping
@@ -21,7 +21,7 @@ from groundling.training.tracking import METRICS
 
 _COLLECTION = "collection.json"  # Describes how a dataset of transitions was collected
 _SPARSE_ROWS = ("validation.jsonl", "probes.jsonl", "samples/train.jsonl")
-"""Files with rows for some updates; `METRICS` has one for every update."""
+"""Files with rows for some updates; `METRICS` has a row for every update."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from groundling.io.row_files import BEFORE_ALL, RowFile, ValidationListener, due
 
 @dataclass(frozen=True)
 class Use:
-    """How the rest of the config uses a world, which determines which of the world's settings have an effect."""
+    """How the rest of the config uses a world. This determines which of the world's settings have an effect."""
 
     demonstrated: bool = False  # The algorithm learns from a dataset or references
     learns_values: bool = True  # The algorithm learns a value function
@@ -41,7 +41,7 @@ class WorldConfig(Section):
 
     @property
     def steps_per_row(self) -> int:
-        """The number of steps of each env in an update, or the maximum number of tokens of a text."""
+        """The number of steps of each env per update, or the maximum number of tokens per text."""
         return int(getattr(self, self.STEPS))
 
     def check(self) -> None:

@@ -19,8 +19,8 @@ class Episode:
     """A finished episode or a generated text."""
 
     figures: Mapping[str, float]
-    """Metrics by name, with the main one first, such as ``return``, ``length`` and ``success``; undefined ones are
-    absent. During training, ``return`` is the sum of the world's own rewards, or a text's reward."""
+    """Metrics by name, such as ``return``, ``length`` and ``success``, with the main one first; undefined metrics are
+    omitted. During training, ``return`` is the sum of the world's own rewards, or a text's reward."""
     number: int = 0  # Index among the held-out episodes
     about: Mapping[str, str | int] = field(default_factory=dict)  # Seed, task and mission, or a text's sample id
     record: Any = None  # The world's own record, from which it replays the episode
@@ -45,7 +45,7 @@ _OWN_COLUMNS = ("return", "length", "success")
 
 
 def summarise(episodes: Sequence[Episode]) -> dict[str, float | int | None]:
-    """Return the training metrics of the episodes that ended during an update; the values are None if no episode ended."""
+    """Return the training metrics of the episodes that ended during an update, which are None if none ended."""
     summary: dict[str, float | int | None] = {}
     for mean, prefix, values in (
         ("return_mean", "return", np.array([e.episode_return for e in episodes])),
@@ -89,7 +89,7 @@ class Played:
 
     def figures(self) -> dict[str, Figure]:
         """Return each metric's mean over the episodes that have it, with a 95% interval (Wilson's for proportions,
-        otherwise a bootstrap over episodes). A metric in `whole` has an interval only if it equals the mean over episodes.
+        otherwise a bootstrap over episodes). A metric in `whole` has an interval only if it equals that mean.
         """
         names = dict.fromkeys([*(name for e in self.episodes for name in e.figures), *self.whole])
         return {name: self._figure(name) for name in names}

@@ -64,7 +64,7 @@ class EpisodeRecorder(Protocol):
         """Play training episodes with an agent, and write the transitions to the dataset folder ``output``."""
 
     def recorded(self, output: Path) -> Collected:
-        """Return the current size of a dataset; raise `ConfigError` if a package that it needs is missing."""
+        """Return the current size of a dataset; raise `ConfigError` if a required package is missing."""
 
     def learning_from(self, dataset: Path) -> Any:
         """Return the ``world`` section for a run that learns from a dataset."""
@@ -162,7 +162,7 @@ class Exhibit(Protocol):
 
     def samples(self, player: Player, played: Played) -> list[dict[str, Any]]:
         """Return the episodes as JSON, in the format that `view` reads. Reports omit those with ``"chosen": false``,
-        which need contain only what replaying takes.
+        which need to contain only the data for replaying them.
         """
 
     def view(self, run_dir: Path, sample: Mapping[str, Any]) -> EpisodeView:

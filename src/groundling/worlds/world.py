@@ -43,8 +43,8 @@ class Collector(ABC):
         """
 
     def in_passes(self, epochs: int) -> tuple[int, int]:
-        """Return the numbers of steps and updates in ``epochs`` passes over the data. No later rollout spans two
-        passes, so the last rollout of a pass may be short. Raise `ConfigError` if the data are the policy's own.
+        """Return the numbers of steps and updates in ``epochs`` passes over the data. Rollouts no longer span
+        two passes, so the last one of a pass may be short. Raise `ConfigError` if the policy generates the data.
         """
         raise ConfigError(
             f"training.epochs={epochs} requires a dataset or a pool's references, but this algorithm learns from the "
@@ -103,7 +103,7 @@ class CannotPlay(ConfigError):
 
 @dataclass(frozen=True)
 class Player:
-    """An agent with its name in results."""
+    """An agent and its name in results."""
 
     name: str  # ``trained``, ``zero-shot``, ``clone``, or one of the world's `baselines`
     policy: Policy | None = None  # None for a baseline that needs no policy
@@ -191,12 +191,12 @@ class World(ABC):
 
     @classmethod
     def has(cls, place: str) -> bool:
-        """Return True if this kind of world has an env, task or pool of this name (see `WorldConfig.PLACE`)."""
+        """Return True if this kind of world has an env, task or pool with this name (see `WorldConfig.PLACE`)."""
         return False
 
     @classmethod
     def policy_for(cls, place: str, args: Mapping[str, Any] = {}) -> str | None:
-        """Return the policy for an env whose actions that of the default experiment cannot choose, or None."""
+        """Return the policy for an env whose actions the default experiment's policy cannot choose, or None."""
         return None
 
     @property
@@ -205,7 +205,7 @@ class World(ABC):
         return self.offers
 
     def settled(self) -> Any:
-        """Return the config with everything that is read from the env and that its agent needs without the env."""
+        """Return the config, completed with everything from the env that an agent needs if the env is unavailable."""
         return self.config
 
     @property

@@ -89,7 +89,7 @@ def test_runs_are_searched_filtered_and_sorted(browser, until) -> None:
     assert _shown(browser) == ["reader"]
     browser.find_element(By.CSS_SELECTOR, 'input[value="runs/reader"]').click()
     Select(browser.find_element(By.NAME, "runs.policy")).select_by_visible_text("token")
-    assert set(_shown(browser)) == {"reader", "writer"}  # a selected run remains visible
+    assert set(_shown(browser)) == {"reader", "writer"}  # a selected run stays visible
     Select(browser.find_element(By.NAME, "runs.policy")).select_by_visible_text("all")
     for order in (sorted(everything), sorted(everything, reverse=True)):
         browser.find_element(By.XPATH, '//div[@id="runs"]//th/button[text()="run"]').click()

@@ -1,1 +1,1 @@
-"""`groundling ui`: runs, episodes, judges and studies in a browser on this machine."""
+"""`groundling ui`: show runs, episodes, judges and studies in a browser on this machine."""

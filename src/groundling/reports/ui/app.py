@@ -1,4 +1,4 @@
-"""Pages of `groundling ui`; every request reads the folder again."""
+"""The pages of `groundling ui`; every request rereads the folder."""
 
 import csv
 import hashlib
@@ -31,7 +31,7 @@ from groundling.reports.ui.judged import LABELS, PAGE, select
 from groundling.reports.ui.markdown import to_html
 
 _HEADERS = {
-    # Files are shown as text. If markup still got through, its scripts would not run.
+    # Files are shown as text. If any markup gets through, its scripts do not run.
     "content-security-policy": "default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; "
     "frame-ancestors 'none'; form-action 'self'; base-uri 'none'",
     "x-content-type-options": "nosniff",
@@ -79,13 +79,13 @@ class Guard:
 
 
 _HERE = Path(__file__).parent
-_HOSTS = ["127.0.0.1", "localhost", "[::1]"]  # allowed values of the Host header, which keep other sites out
+_HOSTS = ["127.0.0.1", "localhost", "[::1]"]  # allowed values of the Host header, which prevents DNS rebinding
 _NUM_TEXTS = 50
-_MAX_ROWS = 200  # rows of a study's table
+_MAX_ROWS = 200  # maximum number of rows in a study's table
 
 
 def make_app(roots: Sequence[Path], token: str) -> Starlette:
-    """Create the application; it shows ``roots`` and everything below, and refuses requests without ``token``."""
+    """Create the application, which shows ``roots`` and everything below and rejects requests without ``token``."""
     views = _Views(roots)
     shown = [views.run, views.metrics, views.compare, views.episode, views.judge, views.study, views.picture]
     routes = [
@@ -109,7 +109,7 @@ def _cause(error: Exception) -> str:
 
 
 class _Views:
-    """One method for each view; Starlette runs them in threads."""
+    """The views, one method each; Starlette runs them in threads."""
 
     def __init__(self, roots: Sequence[Path]) -> None:
         self._roots = list(roots)
@@ -231,7 +231,7 @@ class _Views:
         folder, name = self._folder(request, "study"), request.query_params.get("name", "")
         if name not in _pictures(folder):
             raise HTTPException(404, f"{folder.id} has no picture {name!r}.")
-        # An SVG that is opened directly is a page that may contain scripts.
+        # If an SVG is opened directly, the browser treats it as a page, which may contain scripts.
         headers = {"content-security-policy": "sandbox; style-src 'unsafe-inline'"}
         return FileResponse(folder.path / name, headers=headers)
 
@@ -244,7 +244,7 @@ class _Views:
         return self._page(request, "failed.html", status_code=status, reason=reason)
 
     def _summary(self, folder: Folder) -> dict[str, Any]:
-        """Return a run's row in the list of runs, or its problem."""
+        """Return a run's row in the list of runs, with the problem if the run cannot be read."""
         row: dict[str, Any] = {"folder": folder, "problem": None}
         try:
             folder.check_links()
@@ -266,7 +266,7 @@ class _Views:
         except GroundlingError as error:
             return row | {"problem": str(error)}
         except (*DAMAGED, csv.Error) as error:
-            return row | {"problem": f"it is damaged: {_cause(error)}"}
+            return row | {"problem": f"the run is damaged: {_cause(error)}"}
 
     def _folder(self, request: Request, kind: Kind) -> Folder:
         return _find(find_folders(self._roots), request.query_params.get("id", ""), kind)
@@ -280,7 +280,7 @@ def _read(folder: Folder) -> RunFolder:
 
 
 def _find(found: Mapping[str, Folder], id: str, kind: Kind) -> Folder:
-    """Return a folder below the roots; no URL leads out of them."""
+    """Return a folder below the roots; no URL can reach outside them."""
     folder = found.get(id)
     if folder is None or folder.kind != kind:
         raise HTTPException(404, f"There is no {kind} {id!r} here.")
@@ -310,7 +310,7 @@ def _outline(sample: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _pictures(folder: Folder) -> list[str]:
-    """Return the names of a folder's pictures, except symlinks, which may lead out of it."""
+    """Return the names of a folder's pictures, except symlinks, which may point outside the folder."""
     files = (path for path in folder.path.iterdir() if path.is_file() and not path.is_symlink())
     return sorted(path.name for path in files if path.suffix in (".svg", ".png"))
 

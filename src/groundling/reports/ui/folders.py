@@ -1,4 +1,4 @@
-"""Folders to show (runs, preference datasets, study results), and the curves of a run."""
+"""The folders that the UI shows (runs, preference datasets, study results), and a run's curves."""
 
 import math
 import os
@@ -26,16 +26,17 @@ _FOLDERS_OF_RUN = ("samples", "evaluation", "predictions")
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder to show."""
+    """A folder that the UI shows."""
 
     id: str  # path from the root, including the root's name, as used in URLs
     path: Path
     kind: Kind
 
     def check_links(self) -> None:
-        """Raise `ConfigError` if one of the folder's files is a symlink, which may lead out of it.
+        """Raise `ConfigError` if one of the folder's files is a symlink, which may point outside the folder.
 
-        A run's folders ``samples`` and ``evaluation`` may be symlinks, but not their files; those of studies are ignored.
+        A run's ``samples`` and ``evaluation`` folders may be symlinks, but the files in them may not. Symlinks in a
+        study's folder are ignored.
         """
         if self.kind == "pairs":
             paths: Iterator[Path] = self.path.rglob("*")
@@ -48,35 +49,35 @@ class Folder:
 
     @property
     def changed(self) -> float:
-        """Time of the last change, in seconds since 1970."""
+        """Modification time, in seconds since 1970."""
         names = {"run": ("metrics.jsonl", "config.yaml"), "pairs": ("preference",), "study": ("README.md",)}
         times = [(self.path / name).lstat().st_mtime for name in names[self.kind] if os.path.lexists(self.path / name)]
         return max(times, default=0.0)
 
     @property
     def is_live(self) -> bool:
-        """True if a process on this machine is training it."""
+        """True if a process on this machine is training the run."""
         return self.kind == "run" and is_locked(self.path / LOCK)
 
 
 def find_folders(roots: Sequence[Path]) -> dict[str, Folder]:
-    """Find folders in and below the roots, by id, without following symlinks."""
+    """Return the folders in and below the roots by id, without following symlinks."""
     found: dict[str, Folder] = {}
     for root in roots:
         for path, kind in _below(root):
             id = "/".join((root.resolve().name or "root", *path.relative_to(root).parts))
             id = os.fsencode(id).decode("utf-8", "replace")
-            while id in found:  # from a root with the same name; two names that are not UTF-8 may also look equal
+            while id in found:  # roots may share a name, and replacing invalid UTF-8 may make names equal
                 id += "+"
             found[id] = Folder(id, path, kind)
     return found
 
 
 def _is_regular(path: Path) -> bool:
-    """Return True for a regular file: not a symlink, and not a pipe, which would block."""
+    """Return True for a regular file, False for a symlink or a pipe (reading a pipe would block)."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
-    except OSError:  # it was deleted
+    except OSError:  # the file was deleted
         return False
 
 
@@ -100,11 +101,11 @@ def _kind(folders: set[str], files: set[str]) -> Kind | None:
     return None
 
 
-_MAX_SMOOTH = 1000  # maximum number of points of a smoothed curve
+_MAX_SMOOTH = 1000  # maximum number of points in a smoothed curve
 
 
 def metrics_of(run_dir: Path) -> list[dict[str, Any]]:
-    """Return a run's metrics, reread only if they have changed; raise `RunError` if a row is invalid."""
+    """Return a run's metrics, rereading the file only if it has changed; raise `RunError` if a row is invalid."""
     path = run_dir / METRICS
     return _metrics_of(run_dir, (path.stat().st_mtime_ns, path.stat().st_size)) if path.exists() else []
 
@@ -121,7 +122,7 @@ def _metrics_of(run_dir: Path, version: tuple[int, int]) -> list[dict[str, Any]]
 
 
 def curves_of(rows: Rows, figures: Sequence[str]) -> dict[str, dict[str, list[float]]]:
-    """Return a few thousand points per metric: ``x``, ``y``, and the moving mean ``smooth_x``, ``smooth_y``."""
+    """Return at most a few thousand points per metric: ``x``, ``y``, and a moving mean ``smooth_x``, ``smooth_y``."""
     curves = {}
     for name in figures:
         finite = [row for row in rows if (value := row.get(name)) is not None and math.isfinite(value)]

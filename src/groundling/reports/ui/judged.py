@@ -17,10 +17,10 @@ LABELS = {"first": Preference.FIRST, "second": Preference.SECOND, "tie": Prefere
 
 
 def select(folder: Path, query: Mapping[str, str], first: int) -> dict[str, Any]:
-    """Return the template's data: a page of the selected pairs from number ``first`` on, and statistics of the judges.
+    """Return the template's data: one page of the selected pairs, starting at ``first``, and statistics of the judges.
 
-    ``query`` may name a ``judge`` (default: the first) whose answer must be ``label`` or differ from the answer of the
-    judge ``against``, and ``words`` that must all occur in the captions.
+    ``query`` may specify a ``judge`` (default: the first), its answer ``label``, another judge ``against`` whose answer
+    must differ, and ``words`` that must all occur in the pair's texts.
     """
     pairs = open_pairs(folder)
     labels = {name: pairs.preferences(name) for name in pairs.annotators()}
@@ -74,7 +74,7 @@ def _both_known(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def _replies(folder: Path, comparisons: Sequence[Comparison]) -> dict[frozenset[str], list[str]]:
-    """Return the judges' replies that are stored in the dataset, by the two captions."""
+    """Return the judges' replies stored in the dataset, keyed by the pair of captions."""
     wanted = {frozenset((one.first, one.second)) for one in comparisons}
     found: dict[frozenset[str], list[str]] = {}
     for path in sorted((folder / "answers").rglob("*.jsonl")):
@@ -82,7 +82,7 @@ def _replies(folder: Path, comparisons: Sequence[Comparison]) -> dict[frozenset[
             try:
                 row = parse_json(line, str(path))
             except DocumentError:
-                continue  # it is being written
+                continue  # the line is still being written
             captions = row.get("captions") if isinstance(row, dict) else None
             if isinstance(captions, list) and (pair := frozenset(map(str, captions))) in wanted:
                 found.setdefault(pair, []).extend(map(str, row.get("replies") or ()))

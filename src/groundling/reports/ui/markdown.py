@@ -1,4 +1,4 @@
-"""Markdown of a folder as HTML. The text is untrusted: markup in it is shown as text, and no link leads to a file."""
+"""Render a folder's Markdown as HTML. It is untrusted: HTML in it is shown as text, and links to files are removed."""
 
 from collections.abc import Mapping
 from urllib.parse import unquote
@@ -7,13 +7,13 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from markupsafe import Markup
 
-_MOST = 2**18  # characters that are shown
+_MOST = 2**18  # maximum number of characters shown
 
 
 def to_html(text: str, picture_urls: Mapping[str, str]) -> Markup:
     """Render Markdown; ``picture_urls`` are the URLs of the folder's pictures by name.
 
-    Other pictures are replaced by their descriptions, and links to anything but web pages by their texts.
+    Other pictures are replaced by their alt text, and links to anything but web pages by their link text.
     """
     markdown = MarkdownIt("js-default")  # with tables, without HTML
     tokens = markdown.parse(text[:_MOST])
@@ -21,7 +21,7 @@ def to_html(text: str, picture_urls: Mapping[str, str]) -> Markup:
         if token.type in ("table_open", "table_close"):
             token.type, token.content = "html_block", _TABLE[token.type]  # wide tables scroll in their own box
         token.children = _safe(token.children or [], picture_urls) if token.type == "inline" else token.children
-    # Every other token escapes its content, also where options would allow HTML.
+    # Every other token escapes its content, even where the options would allow HTML.
     return Markup(markdown.renderer.render(tokens, markdown.options, {}))
 
 
@@ -29,14 +29,14 @@ _TABLE = {"table_open": '<div class="scroll"><table>\n', "table_close": "</table
 
 
 def _safe(tokens: list[Token], picture_urls: Mapping[str, str]) -> list[Token]:
-    """Replace links and pictures that would lead out of the folder."""
+    """Replace links and pictures that would point outside the folder."""
     is_web = False  # links do not nest
     for token in tokens:
         if token.type == "image":
             url = picture_urls.get(unquote(str(token.attrs["src"])))
             token.attrs["src"] = url or ""
             if url is None:
-                token.type = "text"  # its content is the description
+                token.type = "text"  # its content is the alt text
         elif token.type == "link_open":
             href = str(token.attrs["href"])
             is_web = href.startswith(("https://", "http://"))

@@ -35,7 +35,7 @@ class NetHackCollector(Collector):
     Args:
         envs: The envs, not yet reset.
         rank: Offset added to the seed of this process's random numbers.
-        ahead: Collect the next rollout in a thread, with a copy of the weights, while the learner updates on this one.
+        ahead: Collect the next rollout in a thread, with a copy of the weights, while the learner trains on this one.
             Rollouts then use weights that are one update old. This is faster on a GPU, but not on a CPU.
         bootstrap: Discount factor for the value of the observation at the step limit (Pardo et al. 2018, arXiv
             1712.00378). If None, the step limit counts as a termination, as in Motif.

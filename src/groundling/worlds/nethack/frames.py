@@ -240,7 +240,7 @@ def view(
     reward: Mapping[str, RewardPartConfig | None], device: str, run_dir: Path, sample: Mapping[str, Any]
 ) -> EpisodeView:
     """Return a view of an episode from ``samples/*.json`` with pictures of evenly spaced steps, including the last. It
-    has no pictures if replaying the actions gives a different return, e.g. with a different version of nle. Pictures
+    has no pictures if replaying the actions results in a different return, e.g. with another version of nle. Pictures
     include the scores of the evaluated checkpoint's reward model, unless the checkpoint was deleted.
     """
     figures = (f"{name.replace('_', ' ')} {value:.4g}" for name, value in sample["figures"].items())

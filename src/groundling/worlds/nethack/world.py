@@ -43,7 +43,7 @@ class NetHackConfig(WorldConfig):
     num_workers: Annotated[int, Ge(0), NoEffectOnResults] = 0
     """Number of worker processes per learner. If 0, the learner steps its envs, which is fastest on a CPU."""
     ahead: Annotated[bool, MayChangeOnResume] = False
-    """Collect the next rollout while the learner updates on this one; useful on a GPU, with workers."""
+    """Collect the next rollout while the learner trains on the current one; useful on a GPU, with workers."""
     bootstrap_truncated: bool = False
     """Bootstrap the value at a time-out (the usual practice), instead of treating it as a termination (Motif)."""
     entropy_floor: Annotated[float, Ge(0), MayChangeOnResume] = 0.001

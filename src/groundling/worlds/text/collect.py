@@ -136,7 +136,7 @@ class EnvCollector(Collector):
         episodes = [episode for one in taken for episode in one.step.episodes]
         if self._group_size is not None:
             rollout = self._grouped(rollout, taken)
-            # The next rollout starts new episodes; without these, only short episodes would be included.
+            # The next rollout starts new episodes; without the unfinished ones, only short episodes would be included.
             cut = np.flatnonzero(taken[-1].acting & ~taken[-1].step.dones).tolist()
             episodes += [envs.cut(i) for i in cut]
         return rollout, [episode_of(episode.number, episode) for episode in episodes]

@@ -52,12 +52,12 @@ class TextConfig(WorldConfig):
     the last one stopped, and all its episodes are compared."""
     actions: Annotated[list[str] | None, OfEvaluation, ReadByModel.when(are_texts)] = None
     """Names of the admissible actions: the i-th names the env's action i, and a grid needs at least 3. If null, grids
-    use GLAM's six actions in the env's language; other envs list their actions at each step, or name them in an
-    attribute such as action_names, or else they are numbered."""
+    use GLAM's six actions in the env's language. Other envs list their actions at each step or name them in an
+    attribute such as action_names; otherwise, the actions are numbered."""
     goal: Annotated[str | None, OfEvaluation, ReadByModel] = None
-    """The goal of every episode, as a sentence. If null, it is the env's, which may have none."""
+    """The goal of every episode, as a sentence. If null, the env's goal is used, if it has one."""
     goal_key: Annotated[str | None, OfEvaluation] = None
-    """The key under which the env's info or observation has the goal, if it is not one of the usual keys."""
+    """The key under which the env's info or observation contains the goal, if it is not one of the usual keys."""
     language: Annotated[str, OfEvaluation] = "english"
     """Language of the descriptions, the mission and the prompt: english or french."""
     history: Annotated[int | None, Ge(1), OfEvaluation] = 3
@@ -75,7 +75,7 @@ class TextConfig(WorldConfig):
     bootstrap_truncated: bool = False
     """Bootstrap the value at a time-out (the usual practice), instead of treating it as a termination (GLAM)."""
     entropy_floor: Annotated[float, Ge(0), MayChangeOnResume] = 0.001
-    """Stop training if the policy's entropy in nats stays below this while episodes still fail; 0 disables it."""
+    """Stop training if the policy's entropy in nats stays below this while episodes still fail; 0 disables this."""
     dataset: str | None = None
     """A folder written by `groundling collect`, from which cloning algorithms (bc) learn instead of the env. A
     training step is then a transition, and an update uses num_envs × num_steps of them."""
@@ -93,7 +93,7 @@ class TextConfig(WorldConfig):
                 "world.actions is empty: list at least one action, as in [turn left, turn right, go forward]"
             )
         if self.goal is not None and self.goal_key is not None:
-            raise ConfigError(f"world.goal_key={self.goal_key} does nothing, because world.goal is set: remove one")
+            raise ConfigError(f"world.goal_key={self.goal_key} has no effect, because world.goal is set: remove one")
         if len({*actions, ""}) <= len(actions):
             raise ConfigError(f"world.actions contains a duplicate or an empty string: {', '.join(actions)}")
         if 0 < len(actions) < _LEAST and self.env.startswith(_GRIDS):
@@ -117,7 +117,7 @@ class TextConfig(WorldConfig):
 
     @property
     def reads_goal(self) -> str | GoalKey | None:
-        """The goal, or what reads it, for `TextEnv`; None if it is the env's."""
+        """The goal for `TextEnv`, or the key to read it from; None to use the env's goal."""
         return self.goal if self.goal_key is None else GoalKey(self.goal_key)
 
     def unused(self, use: Use) -> Mapping[str, str]:

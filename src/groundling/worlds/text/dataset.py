@@ -76,14 +76,14 @@ def _begin(folder: Path, description: dict[str, Any], splits: Sequence[str]) -> 
         )
         if different:
             raise ConfigError(
-                f"{folder} holds a different dataset ({different}): use a new folder, or repeat the original command"
+                f"{folder} contains a different dataset ({different}): use a new folder or repeat the original command"
             )
         return
     folder.mkdir(parents=True, exist_ok=True)
     files = "\n".join(f"  - split: {split}\n    path: data/{split}-*.parquet" for split in splits)
     agent, env = description["agent"], description["world.env"]
     card = _CARD.format(splits=files, agent=agent, env=env, description=DESCRIPTION)
-    # First, since a folder without it counts as someone else's.
+    # Written first, since a folder without it is treated as someone else's.
     write_atomically(folder / DESCRIPTION, json.dumps(description, indent=1, ensure_ascii=False) + "\n")
     write_atomically(folder / "README.md", card)
     (folder / "data").mkdir(exist_ok=True)
@@ -121,7 +121,7 @@ def count_transitions(folder: Path, split: str = "train") -> int:
 
 
 def check_env(folder: Path, env: str) -> None:
-    """Raise `ConfigError` if a dataset's description names an env other than ``env``."""
+    """Raise `ConfigError` if a dataset's description specifies an env other than ``env``."""
     played = read_description(folder).get("world.env") if (folder / DESCRIPTION).exists() else None
     if played not in (None, env):
         raise ConfigError(

@@ -158,7 +158,7 @@ class Demonstrations(Collector):
         return indices, torch.tensor(positions) < end
 
     def _observations(self, indices: Sequence[int], rows: Sequence[dict[str, Any]]) -> list[Any]:
-        """Return the rows' observations; if any text is an action, with the action, as turns without tokens."""
+        """Return the rows' observations; if any text is an action, return turns with the action but without tokens."""
         observations = [
             TextObservation(
                 goal=row["goal"],

@@ -23,7 +23,7 @@ from groundling.worlds.world import CannotPlay, Demonstrator, Player
 
 
 class TextActor(Actor):
-    """A policy that keeps the part of the current episode that its prompt contains. If the env is not registered in
+    """A policy that remembers the part of the current episode that its prompt needs. If the env is not registered in
     this process and ``world.actions`` is not set, actions are strings.
     """
 
@@ -32,7 +32,7 @@ class TextActor(Actor):
         known = known_actions_of(config)
         self._names, self._config = known.names, config
         is_here = is_available(config.env)
-        # Indices above the env's last action are clipped, as in `TextVectorEnv`; None if it takes strings.
+        # Indices above the env's last action are clipped, as in `TextVectorEnv`; None if it accepts strings.
         most = inspect_env(config.env, config.args, config.language).num_actions if is_here else known.most
         self._last = None if most is None else most - 1
         self.reset()
@@ -46,7 +46,7 @@ class TextActor(Actor):
         self.probabilities = None
 
     def act(self, observation: Any, info: Mapping[str, Any]) -> int | str:
-        """Return the argument for the env's ``step``: an action's index, or its name if the env takes strings. Raise
+        """Return the argument for the env's ``step``: an action's index, or its name if the env accepts strings. Raise
         `ConfigError` if there is no text or no list of actions.
         """
         state, goal = self._state, self._config.reads_goal
@@ -103,7 +103,7 @@ def _maker_of(config: TextConfig, **args: Any) -> TextEnvMaker:
 def make_envs(
     config: TextConfig, num_envs: int, seed_of: Callable[[int, int], int], render_mode: str | None = None
 ) -> TextVectorEnv:
-    """Create envs, not yet reset; ``seed_of`` maps an env's index and its episode's number to a seed."""
+    """Create envs without resetting them; ``seed_of`` maps an env's index and its episode's number to a seed."""
     drawing = {} if render_mode is None else {"render_mode": render_mode}
     return TextVectorEnv(
         _maker_of(config, **drawing),
@@ -250,7 +250,7 @@ def play_training_episodes(
     player: Demonstrator, first: int, count: int, seed: int
 ) -> Iterator[tuple[int, TextEpisode, list[Transition]]]:
     """Play the training episodes ``first`` to ``first + count - 1``, and yield each with its number and steps when it
-    ends. They are the episodes of a run's first env, whatever the number of envs that play them.
+    ends. They are the episodes of a run's first env, regardless of the number of envs that play them.
     """
     world = player.world
     num_envs = min(world.evaluation.num_envs, count)

@@ -186,13 +186,13 @@ def _same(picture: np.ndarray | None) -> np.ndarray | None:
 def _about_first(first: Mapping[str, Any]) -> str:
     if first["target"] == "none":
         return "The agent interacted with no object."
-    which = "which the mission names" if first["target"] == "named" else "which the mission does not name"
+    which = "which is named in the mission" if first["target"] == "named" else "which is not named in the mission"
     when = f", at step {first['step']}" if first.get("step") else ""
     return f"First interaction: with {first.get('thing') or 'an object'}, {which}{when}."
 
 
 def _marked(mission: str, named: Sequence[str]) -> list[tuple[str, bool]]:
-    """Split a mission into parts, each with True if it names the object to interact with first."""
+    """Split a mission into parts, each with True if it is the name of the object to interact with first."""
     if not named:
         return [(mission, False)]
     parts = re.split(f"({'|'.join(map(re.escape, named))})", mission)
@@ -209,10 +209,10 @@ def select(episodes: Sequence[TextEpisode]) -> list[TextEpisode]:
 
 
 def sample_of(config: TextConfig, policy: Policy, episode: TextEpisode) -> dict[str, Any]:
-    """Replay ``episode`` and return the policy's prompts and probabilities at each step, as JSON; those of a server's
-    episodes are left out.
+    """Replay ``episode`` and return the policy's prompts and probabilities at each step, as JSON; for a server's
+    episodes, they are omitted.
     """
-    if is_server(config.env):  # it may not use seeds
+    if is_server(config.env):  # it may ignore seeds
         return outline(episode)
     played = replay(config, episode.seed, episode.actions, episode.task)
     observations = [observation for observation, _ in played]
@@ -224,7 +224,7 @@ def sample_of(config: TextConfig, policy: Policy, episode: TextEpisode) -> dict[
 
 
 def outline(episode: TextEpisode) -> dict[str, Any]:
-    """Return an episode's outcome, and what replaying it takes, as JSON."""
+    """Return an episode's outcome and the data for replaying it, as JSON."""
     return {
         "seed": episode.seed,
         "task": episode.task,
@@ -257,7 +257,7 @@ def replay(
     config: TextConfig, seed: int, actions: Sequence[int | str], task: str | None
 ) -> Iterator[tuple[TextObservation, gymnasium.Env[Any, Any]]]:
     """Replay an episode: yield the observation before each action, and the env, which renders pictures if it can.
-    Raise `UnknownEnv` for a server, to which a report must not connect.
+    Raise `UnknownEnv` for a server, since reports must not connect to servers.
     """
     if is_server(config.env):
         raise UnknownEnv(f"{config.env} is a server, whose episodes are not replayed")

@@ -206,7 +206,7 @@ class TextWorld(World):
     def check_player(self, player: Player) -> None:
         super().check_player(player)
         if player.name == "random" and self.spec.action == "free_text":
-            raise CannotPlay(f"any text is an action in {self.spec.name}, which has no list to choose from at random")
+            raise CannotPlay(f"any text is an action in {self.spec.name}, so there is no list to choose from")
 
     def play(self, player: Player, num_episodes: int) -> Iterator[Episode]:
         self.check_player(player)
@@ -224,7 +224,7 @@ class TextWorld(World):
         return episodes.TextActor(self.config, policy, self.evaluation.deterministic, generator)
 
     def details(self, played: Mapping[str, Played]) -> dict[str, Any]:
-        """Note how many episodes do not report success. Grid envs need no note, because they only reward success."""
+        """Note how many episodes do not report success. Grid envs need no note, because they reward only success."""
         records = [one.record for outcome in played.values() for one in outcome.episodes]
         if inspect_env(self.config.env, self.config.args, self.config.language).is_grid:
             return {}

@@ -42,13 +42,13 @@ class WritingConfig(WorldConfig):
     num_texts: Annotated[int, Ge(1)] = 32
     """Number of texts generated per update."""
     num_tokens: Annotated[int, Ge(1), OfEvaluation] = 40
-    """Maximum number of tokens of a text."""
+    """Maximum number of tokens per text."""
     texts_per_prompt: Annotated[int, Ge(1)] = 1
     """Number of texts per prompt in an update: the group size of RLOO and GRPO (usually 4 to 16), otherwise 1."""
     replacement: bool = True
     """Sample the prompts with replacement (as in RL4LMs), instead of in epochs that contain every prompt once."""
     max_prompt_length: Annotated[int | None, Ge(1), OfEvaluation] = 128
-    """Maximum number of tokens of a prompt; longer prompts are truncated. If null, 1,024 or what the model can read."""
+    """Maximum number of tokens of a prompt; longer prompts are truncated. If null, 1,024 or the model's limit."""
     prompt_truncation_side: Annotated[Literal["left", "right"], OfEvaluation] = "left"
     """Side on which prompts are truncated."""
     chat: Annotated[bool, OfEvaluation] = False
@@ -74,7 +74,7 @@ class WritingConfig(WorldConfig):
             self.chat = True
         known, used = {sample.prompt for sample in training}, f"{self.title}: {len(training)} samples for training"
         if all(sample.prompt in known for sample in test):
-            return f"{used}; too few prompts to hold some out, so an evaluation measures prompts that were trained on"
+            return f"{used}; too few prompts to hold some out, so evaluations use training prompts"
         return f"{used}, {len(validation)} held out for validation and {len(test)} for evaluation"
 
     def check(self) -> None:
@@ -179,7 +179,7 @@ class PromptEncoder:
         return TokenPrompt.unpad(*encoded)
 
     def control_tokens(self, sample: Sample) -> set[str] | None:
-        """Return the control tokens of a pool's template, or None if the sample does not mark the dataset's text."""
+        """Return the control tokens in a pool's template, or None if the sample does not mark the dataset's text."""
         if not sample.data:
             return None
         return self._encoder.spelled(self._encoder.mask_parts(sample.prompt, sample.data))

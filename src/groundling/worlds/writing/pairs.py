@@ -49,7 +49,7 @@ def _writer(player: Demonstrator) -> Callable[[Sequence[Sample], int], list[Reco
 def record(
     players: Sequence[Demonstrator], settings: PairSettings, on_segment: Callable[[], None] = lambda: None
 ) -> int:
-    """Generate two texts for each of the pool's training prompts, and return the number of pairs. The texts are from
+    """Generate two texts for each of the pool's training prompts, and return the number of pairs. The texts come from
     one player and the next, in random order. The config's seed determines all random choices. If the process is
     killed, repeating the call continues with the unfinished batch. ``on_segment`` is called for each text.
     """
@@ -89,7 +89,7 @@ def record(
         rounds.add([text for pair in zip(first, second, strict=True) for text in pair])
         for _ in range(2 * len(samples)):
             on_segment()
-    # Not the same random numbers as in the random judge, which uses the seed alone.
+    # Use other random numbers than the random judge, which uses only the seed.
     swapped = np.random.default_rng((world.seed, 1)).integers(0, 2, settings.pairs)
     places = [(2 * pair + int(swap), 2 * pair + 1 - int(swap)) for pair, swap in enumerate(swapped)]
     return len(rounds.write([place for both in places for place in both]))

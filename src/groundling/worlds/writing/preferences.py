@@ -17,7 +17,7 @@ from groundling.worlds.writing.config import PromptEncoder
 
 
 class PreferencePairs(References):
-    """Collects pairs in adjacent columns, the chosen text before the rejected one; ``log_probs`` are the reference's.
+    """Collects pairs in adjacent columns, the chosen text first; ``log_probs`` are those of the reference model.
     For the arguments, see `References`.
     """
 
@@ -48,15 +48,15 @@ class PreferencePairs(References):
 
 
 class Labelled(PreferencePairs):
-    """Collects texts with a label, 1 or 0, as their reward. The second column of each has the text of another sample
-    of the rollout, for KTO's estimate of the KL. A sample with several texts counts as one for each.
+    """Collects texts whose reward is their label, 1 or 0. Next to each text, a second column contains another sample's
+    text from the rollout, for KTO's estimate of the KL. A sample with several texts counts as one sample per text.
     """
 
     def __init__(self, order: SampleOrder, encode: PromptEncoder, num_texts: int, *args: Any) -> None:
         super().__init__(SampleOrder(_apart(order.samples), order.seed, False), encode, num_texts, *args)
 
     def lacking(self, sample: Sample) -> str | None:
-        return None if sample.references or sample.rejected else "text with a label"
+        return None if sample.references or sample.rejected else "labelled text"
 
     def columns(self, samples: Sequence[Sample], epochs: Sequence[int]) -> list[Column]:
         texts = [(*sample.references, *sample.rejected)[0] for sample in samples]

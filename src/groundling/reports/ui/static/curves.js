@@ -1,4 +1,4 @@
-// Learning curves of the page's runs, updated as long as one of the runs is live.
+// Draw the learning curves of the page's runs, and refresh them while any of the runs is live.
 "use strict";
 const section = document.getElementById("curves");
 const runs = JSON.parse(section.dataset.runs);

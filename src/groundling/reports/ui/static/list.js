@@ -1,4 +1,4 @@
-// Search, filter and sort a table: each element of class `list` has one. The choices are kept in the page's address.
+// Search, filter and sort the table in each element of class `list`. The user's choices are kept in the URL.
 "use strict";
 const collator = new Intl.Collator(undefined, { numeric: true });
 
@@ -49,7 +49,7 @@ function control(list) {
     for (const row of rows) {
       const text = row.textContent.toLowerCase();
       const matches = [...selects].every(([column, one]) => !one.value || one.value === valueOf(row, column));
-      // A selected run stays in sight, since it will be compared.
+      // Selected runs stay visible, since they will be compared.
       row.hidden = !(matches && words.every((word) => text.includes(word))) && !row.querySelector(":checked");
     }
     const order = [...rows];

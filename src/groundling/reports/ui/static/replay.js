@@ -1,4 +1,4 @@
-// Replays an episode step by step, with the buttons, the slider or the arrow keys.
+// Replay an episode step by step with the buttons, the slider or the arrow keys.
 "use strict";
 const replay = document.getElementById("replay");
 const moments = JSON.parse(replay.dataset.moments);
