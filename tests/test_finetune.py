@@ -149,7 +149,7 @@ def test_a_model_object_is_saved_with_the_run(tmp_path: Path) -> None:
         ({"reward_funcs": [Polite(), Polite()]}, "the reward Polite is given twice"),
         ({"train_dataset": ["1 \ud800"]}, r"row 0 of the data has a character that UTF-8 cannot encode \('\\ud800'"),
         ({"reward_funcs": len}, r"the reward len\(obj.*\) must accept completions"),
-        ({"model": 3}, "model must be a folder, a hub id or a model of Transformers, got a int"),
+        ({"model": 3}, "model must be a folder, a hub id or a Transformers model, got a int"),
         ({"reward_funcs": lambda completions: None}, "must return one number for each sample, got None"),
         ({"reward_funcs": lambda completions: [1.0]}, "must return rewards of shape"),
         (

@@ -44,7 +44,7 @@ def test_a_reward_model_learns_from_pairs_and_rates_texts_with_their_prompts(tmp
     [
         ({"prompt": "a", "completion": "b", "label": True}, [], "row 1 has one labelled text"),
         (None, [], "has no rows: expected pairs of chosen and rejected texts"),
-        ({"prompt": "a", "chosen": "b", "rejected": "c"}, ["--preferences", "rules"], "which labels its texts itself"),
+        ({"prompt": "a", "chosen": "b", "rejected": "c"}, ["--preferences", "rules"], "which contains its own labels"),
     ],
 )
 def test_other_files_are_refused(
