@@ -33,7 +33,7 @@ _PAIRS = PAGE.parents[1] / "tests" / "training" / "pairs.jsonl"
 
 _WORLDS: dict[str, dict[str, Any]] = {
     "text": {"id": "text", "env": "BabyAI-GoToObj-v0", "history": 1, "num_envs": 2, "num_steps": 4},
-    "text, actions change": {"id": "text", "env": "test/Doors-v0", "history": 1, "num_envs": 2, "num_steps": 4},
+    "text, changing actions": {"id": "text", "env": "test/Doors-v0", "history": 1, "num_envs": 2, "num_steps": 4},
     "NetHack": {
         "id": "nethack",
         "env": "NetHackScore-v1",
@@ -149,7 +149,7 @@ def config_of(one: Combination, distilled: Path, model: str = "starter", dataset
     config.algorithm = ComponentConfig(id=one.algorithm, args=dict(_ALGORITHM_ARGS[one.algorithm]))
     if has_model(config.policy.id):
         config.model.path = model
-    if one.policy == "action_head" and one.world == "text, actions change":
+    if one.policy == "action_head" and one.world == "text, changing actions":
         config.policy.args["num_actions"] = 5
     if (one.policy, one.algorithm) == ("token", "nlpo"):
         config.policy.args |= {"mask_type": "learned_top_p", "min_tokens_to_keep": 5}
@@ -250,7 +250,10 @@ def _cell(reason: str | None, notes: list[str]) -> str:
     if reason is None:
         return "✓"
     suits = re.fullmatch(r"(policy|algorithm|reward)\S* .*?is incompatible .*?: (.*?)(; (set|remove) .*)?", reason)
-    note = reason if suits is None else f"The {suits[1]}: {suits[2]}."
+    if suits is not None:
+        why = re.sub(r"\b(glyphs|prompt|symbols|words)\b", r"`\1`", suits[2]) if suits[1] == "policy" else suits[2]
+        reason = re.sub("^it ", f"The {suits[1]} ", re.sub("^that policy", "The policy", why)) + "."
+    note = reason
     if note not in notes:
         notes.append(note)
     return str(notes.index(note) + 1)

@@ -124,16 +124,16 @@ _IDLE = [
     ("rl4lms/common_gen_supervised", ["training.steps=500"], "training.epochs=4 already sets"),
     (_WRITING, ["model.max_prompt_tokens=9"], "prompts are truncated to world.max_prompt_length"),
     ("demo-easy", ["device=cpu", "model.device_map=auto"], "device=cpu has no GPUs"),
-    ("glam/symbolic", ["world.history=2"], "its policy does not read text"),
-    ("glam/symbolic", ["world.probes=1"], "its policy does not read text"),
-    ("glam/symbolic", ["world.actions=[a,b,c,d,e,f]"], "its policy does not read text"),
-    ("glam/drrn", ["world.entropy_floor=0"], "its algorithm does not report"),
+    ("glam/symbolic", ["world.history=2"], "the policy does not read text"),
+    ("glam/symbolic", ["world.probes=1"], "the policy does not read text"),
+    ("glam/symbolic", ["world.actions=[a,b,c,d,e,f]"], "the policy does not read text"),
+    ("glam/drrn", ["world.entropy_floor=0"], "the algorithm does not report"),
     ("motif/score", ["~reward.reward_model", "world.entropy_floor=0"], "NetHackScore-v1 has a score but no failures"),
-    ("glam/bc", ["world.entropy_floor=0"], "its algorithm does not report"),
+    ("glam/bc", ["world.entropy_floor=0"], "the algorithm does not report"),
     (
         "demo-easy",
         ["algorithm.id=reinforce_pp", "~algorithm.args", "world.bootstrap_truncated=true"],
-        "its algorithm does not learn a value function",
+        "the algorithm does not learn a value function",
     ),
 ]
 _REFUSED = [
@@ -190,7 +190,7 @@ _ONLINE = "reward.reward_model.args.online"
             (
                 "demo-easy",
                 ["policy.id=nethack", "~policy.args", "~algorithm.args"],
-                "it needs glyphs, but BabyAI-MixedTrainLocal-v0 provides symbols, words",
+                "it needs glyphs, but BabyAI-MixedTrainLocal-v0 provides symbols and words",
             ),
         ],
     ),

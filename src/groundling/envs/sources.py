@@ -64,7 +64,7 @@ def _observations(shown: Mapping[str, Any], info: Mapping[str, Any], goal: str) 
 def _actions(id: str, args: Mapping[str, Any], info: Mapping[str, Any]) -> PartSource:
     env = inspect_env(id, args)
     if env.is_grid:
-        return PartSource("actions", "GLAM's names of grid actions")
+        return PartSource("actions", "GLAM's names for grid actions")
     if env.takes_any_text:
         return PartSource("actions", "any text")
     if env.own_names is None:

@@ -1,4 +1,4 @@
-"""Base classes of text metrics, and loading of the libraries and models they use."""
+"""Base classes for text metrics, and functions that load the libraries and models they use."""
 
 import importlib.util
 import warnings

@@ -247,7 +247,7 @@ class Policy(nn.Module, ABC):
     def accepts(cls, world: WorldSpec) -> str | None:
         """Return the reason why the policy cannot act in a world, or None. Called before anything is loaded."""
         if missing := sorted(cls.needs - world.observation):
-            return f"it needs {', '.join(missing)}, but {world.name} provides {', '.join(sorted(world.observation))}"
+            return f"it needs {' and '.join(missing)}, but {world.name} provides {' and '.join(sorted(world.observation))}"
         if world.action == "free_text" and not cls.writes_text:
             return f"it chooses from a list of actions, but {world.name} accepts any text as an action and lists none"
         return None

@@ -41,7 +41,7 @@ class Processes:
             return cls()
         for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
             launched(name, 0)
-        # Import this before the group exists; otherwise, its default arguments would keep it alive (see `_leave`).
+        # Import this before the group exists; default arguments of its functions would keep the group alive (`_leave`).
         importlib.import_module("torch.distributed.nn.functional")
         from accelerate import PartialState
 
@@ -50,7 +50,7 @@ class Processes:
         state = PartialState(cpu=found.type == "cpu", timeout=_TIMEOUT)
         if state.num_processes != size:
             raise RunError(f"WORLD_SIZE={size}, but {state.num_processes} processes joined the group on {device}")
-        if found.type == "cuda":  # Accelerate selects the GPU by rank, which may be that of another process
+        if found.type == "cuda":  # Accelerate selects the GPU by rank, and may pick that of another process
             torch.cuda.set_device(found)
         if not was_initialized:
             atexit.register(_leave)
@@ -140,7 +140,7 @@ class Processes:
 
 def _leave() -> None:
     # Gloo's threads are joined only when nothing references the group; a thread that frees a tensor while Python exits
-    # aborts the process. Policies of finished runs may reference the group in cycles.
+    # aborts the process. Policies of finished runs may still refer to the group in reference cycles.
     gc.collect()
     distributed.destroy_process_group()
 

@@ -205,7 +205,7 @@ def _rounding(figures: Figures, config: Config) -> Finding | None:
         return None
     evidence = f"learning rate {rate:.1g}; {dtype} rounds changes below {rounding:.1g} of a weight of {_WEIGHT}"
     change = "algorithm.args.learning_rate" if dtype == "float32" else "model.dtype=float32, or model.lora"
-    return Finding("weights move less than their rounding", evidence, change)
+    return Finding("updates of the weights are lost in rounding", evidence, change)
 
 
 def _gradients(figures: Figures, config: Config) -> Finding | None:

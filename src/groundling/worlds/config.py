@@ -53,12 +53,12 @@ class WorldConfig(Section):
 
 
 def unused_in_play(use: Use) -> dict[str, str]:
-    """Return the keys that have no effect in any world with episodes, mapped to the reasons."""
+    """Return the keys, shared by all worlds with episodes, that have no effect here, mapped to the reasons."""
     idle = {}
     if not use.learns_values:
-        idle["world.bootstrap_truncated"] = "its algorithm does not learn a value function"
+        idle["world.bootstrap_truncated"] = "the algorithm does not learn a value function"
     if not use.tells_entropy:
-        idle["world.entropy_floor"] = "its algorithm does not report the policy's entropy"
+        idle["world.entropy_floor"] = "the algorithm does not report the policy's entropy"
     return idle
 
 
@@ -76,8 +76,8 @@ class EvaluationConfig(Section):
 
 
 class ValidationLog:
-    """Evaluates a split before the first update, every ``every`` updates, and after the last one. It appends to the
-    run's ``validation.jsonl`` after ``update``, and sends the metrics to listeners as ``validation/NAME``.
+    """Evaluates a split before the first update, every ``every`` updates, and after the last one. It drops
+    the rows of ``validation.jsonl`` after ``update``, appends new ones, and sends them to listeners as ``validation/NAME``.
     """
 
     def __init__(

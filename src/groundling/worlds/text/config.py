@@ -129,14 +129,14 @@ class TextConfig(WorldConfig):
         if self.dataset is None and not use.demonstrated:
             idle["evaluation.every"] = "only pools and datasets have a validation split"
         if use.demonstrated:
-            idle["world.bootstrap_truncated"] = idle["reward"] = "its algorithm does not learn from rewards"
+            idle["world.bootstrap_truncated"] = idle["reward"] = "the algorithm does not learn from rewards"
             for name in ("group_size", "step_limit", "last_step_limit"):
-                idle[f"world.{name}"] = "its algorithm learns from a dataset"
+                idle[f"world.{name}"] = "the algorithm learns from a dataset"
         if not use.policy_reads and self.dataset is None:  # a dataset is rejected because it has no symbols
-            idle["world.history"] = idle["world.probes"] = "its policy does not read text"
+            idle["world.history"] = idle["world.probes"] = "the policy does not read text"
             all_named = len(self.actions or ()) == _NUM_USUAL and self.env.startswith(_GRIDS)
             if not use.captions_read and all_named:
-                idle["world.actions"] = f"its policy does not read text, and {_NUM_USUAL} actions are the default"
+                idle["world.actions"] = f"the policy does not read text, and {_NUM_USUAL} actions are the default"
         return idle
 
 

@@ -90,7 +90,7 @@ class WritingConfig(WorldConfig):
         else:
             idle["model.add_special_tokens"] = "prompts are formatted by the chat template (world.chat=true)"
         if use.demonstrated:
-            reason = "its algorithm learns from each reference in turn"
+            reason = "the algorithm learns from each reference in turn"
             idle |= {"world.texts_per_prompt": reason, "world.replacement": reason}
         return idle
 

@@ -1,4 +1,4 @@
-"""The world of text generation for a pool's prompts."""
+"""A world in which a policy generates texts for the prompts of a pool."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -84,7 +84,7 @@ class WritingWorld(World):
 
     @property
     def settings(self) -> dict[str, Any]:
-        # A pool has no seeds, metrics do not change texts, and a system prompt requires a chat template.
+        # Settings that do not affect the texts: pools have no seeds, and only chat templates use a system prompt.
         left_out = ("episode_seeds", "metrics", *(() if self.config.chat else ("chat", "system")))
         return {name: value for name, value in super().settings.items() if name not in left_out}
 
@@ -106,7 +106,7 @@ class WritingWorld(World):
         if not writer.sampling.do_sample:
             raise ConfigError(
                 "policy.args.generation.do_sample=false decodes greedily, but training requires sampling: remove it; "
-                "to evaluate greedy texts, set evaluation.generation.do_sample=false"
+                "to evaluate with greedy decoding, set evaluation.generation.do_sample=false"
             )
         check_lengths(writer, encode.max_prompt_length, num_tokens)
         order = SampleOrder(samples, self.seed, config.replacement)
@@ -140,7 +140,7 @@ class WritingWorld(World):
             return []
         measures = TextMeasures.of_split(self, writer, "val")
         for path in predictions.glob("val-[0-9]*.jsonl"):
-            if int(path.stem.partition("-")[2]) > (update or BEFORE_ALL):  # the rows of these updates are dropped
+            if int(path.stem.partition("-")[2]) > (update or BEFORE_ALL):  # their rows in validation.jsonl are dropped too
                 path.unlink()
 
         samples = measures.samples[: self.evaluation.episodes]
