@@ -140,7 +140,9 @@ class WritingWorld(World):
             return []
         measures = TextMeasures.of_split(self, writer, "val")
         for path in predictions.glob("val-[0-9]*.jsonl"):
-            if int(path.stem.partition("-")[2]) > (update or BEFORE_ALL):  # their rows in validation.jsonl are dropped too
+            if int(path.stem.partition("-")[2]) > (
+                update or BEFORE_ALL
+            ):  # their rows in validation.jsonl are dropped too
                 path.unlink()
 
         samples = measures.samples[: self.evaluation.episodes]
