@@ -162,7 +162,7 @@ def test_an_agent_plays_without_its_rewards_module(tmp_path: Path, monkeypatch: 
     settings.write_text(settings.read_text().replace("imports: []", "imports: [my_module, 'a) b']"))
     assert main(["publish", str(run.folder), "--output", str(tmp_path / "out")]) == 0
     card = (tmp_path / "out" / "README.md").read_text()
-    assert "import my_module  # the author's module" in card and "a) b" not in card
+    assert "import my_module  # a module of the author" in card and "a) b" not in card
     assert "groundling watch THIS-FOLDER --import my_module\n```" in card
     rewards = importlib.import_module("groundling.rewards").rewards
     monkeypatch.delitem(rewards._factories, "test-of-the-author")  # as in a new process without the module

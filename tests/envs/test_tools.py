@@ -123,7 +123,7 @@ def test_a_number_rewards_each_turn_and_done_ends_the_episode() -> None:
 
 def test_tools_are_described_to_the_model() -> None:
     shown = read_text_step(*ToolEnv(Shop).reset(seed=0))
-    assert shown.goal == "" and shown.descriptions == () and '"How many loaves."' in shown.tools[0]
+    assert shown.goal == "" and shown.descriptions == () and '"The number of loaves."' in shown.tools[0]
 
 
 class _NoHints:

@@ -86,14 +86,14 @@ def test_runs_are_searched_filtered_and_sorted(browser, until) -> None:
     search.send_keys(Keys.DELETE)
     until(lambda b: len(_shown(b)) == len(everything))
     Select(browser.find_element(By.NAME, "runs.policy")).select_by_visible_text("action_scoring")
-    assert _shown(browser) == ["reader"]
+    until(lambda b: _shown(b) == ["reader"])
     browser.find_element(By.CSS_SELECTOR, 'input[value="runs/reader"]').click()
     Select(browser.find_element(By.NAME, "runs.policy")).select_by_visible_text("token")
-    assert set(_shown(browser)) == {"reader", "writer"}  # a selected run stays visible
+    until(lambda b: set(_shown(b)) == {"reader", "writer"})  # a selected run stays visible
     Select(browser.find_element(By.NAME, "runs.policy")).select_by_visible_text("all")
     for order in (sorted(everything), sorted(everything, reverse=True)):
         browser.find_element(By.XPATH, '//div[@id="runs"]//th/button[text()="run"]').click()
-        assert _shown(browser) == order
+        until(lambda b, order=order: _shown(b) == order)
 
 
 def _plots(browser) -> list:
@@ -158,7 +158,7 @@ def test_judges_are_filtered(browser, until) -> None:
 def test_a_study_is_shown(browser, until) -> None:
     browser.get(_at(browser, "/"))
     browser.find_element(By.LINK_TEXT, "results/made").click()
-    until(lambda b: b.execute_script("return document.querySelector('img.figure').naturalWidth") == 9)
+    until(lambda b: b.execute_script("return document.querySelector('article img').naturalWidth") == 9)
     assert "ones" in browser.find_element(By.CSS_SELECTOR, "article table").text
 
 

@@ -76,7 +76,8 @@ function control(list) {
       update();
     });
   }
-  bar.addEventListener("input", update);
+  search.addEventListener("input", update);
+  for (const select of selects.values()) select.addEventListener("change", update);
   update();
 }
 
