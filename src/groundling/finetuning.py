@@ -15,6 +15,7 @@ from groundling.lm.load.model import load_tokenizer
 from groundling.lm.load.model_files import Source
 from groundling.objects import coefficients_of
 from groundling.runs import Run, train
+from groundling.training.checkpoint import check_folder
 
 RewardFunction = str | Callable[..., Any]
 
@@ -79,6 +80,7 @@ def finetune(
     set_here = [Change(key, value) for key, value in values.items() if value is not None]
     config = compose("writing", [*set_here, *changes])
     world = cast(Any, config.world)
+    check_folder(Path(config.run_dir))
     for split, given in data.items():
         if not isinstance(given, str | Path):
             name = "train_dataset" if split == "train" else "eval_dataset"
