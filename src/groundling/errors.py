@@ -9,11 +9,13 @@ _MOST_NAMES = 25  # Maximum number of names in a message
 
 
 class GroundlingError(Exception):
-    """An error that the user can fix; the message says what was wrong, what was expected, and how to fix it."""
+    """An error that the user can fix; the message says what was wrong, what was expected, and how to fix it.
+    Each is a `ConfigError` or a `RunError`.
+    """
 
 
 class ConfigError(GroundlingError):
-    """An invalid key, value or id, or an invalid combination of them."""
+    """An invalid key, value, id, model or data file, or an invalid combination of them."""
 
 
 class UnusedKey(ConfigError):
@@ -28,12 +30,12 @@ class UnknownEnv(ConfigError):
     """An env that is not registered in this process: its module is not imported, or its id is misspelt."""
 
 
-class ForeignError(GroundlingError):
-    """User code (an env, reward, judge, …) raised an error or exited. Its ``__cause__`` is shown with a traceback."""
-
-
 class RunError(GroundlingError):
-    """A run that cannot continue because of its folder, checkpoints, device or metrics."""
+    """A run that cannot continue because of its folder, checkpoints, device or metrics, or because user code failed."""
+
+
+class ForeignError(RunError):
+    """User code (an env, reward, judge, …) raised an error or exited. Its ``__cause__`` is shown with a traceback."""
 
 
 class TimeIsUp(SystemExit):

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 from transformers.modeling_outputs import BaseModelOutput
 
-from groundling.errors import GroundlingError
+from groundling.errors import ConfigError
 from groundling.lm.kernels import reads_in_blocks
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def _mlp(sizes: Sequence[int], bias: bool = True) -> nn.Sequential:
     if min(sizes) < 1:
-        raise GroundlingError(f"a head's layers need at least 1 unit each, got sizes {list(sizes[1:-1])}")
+        raise ConfigError(f"a head's layers need at least 1 unit each, got sizes {list(sizes[1:-1])}")
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise(sizes[:-1]):
         layers += [nn.Linear(inputs, outputs), nn.Sigmoid()]

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from transformers import PreTrainedTokenizerBase
 
-from groundling.errors import GroundlingError
+from groundling.errors import ConfigError, GroundlingError, RunError
 from groundling.lm.read.batching import ScoringQuestion
 from groundling.tokenization.chat import Chat
 from groundling.tokenization.encoding import TextEncoder
@@ -73,14 +73,14 @@ class ModelTokens:
     ) -> tuple[list[Sequence[str]], list[ScoringQuestion]]:
         """Tokenize prompts and candidates (one list for all, or one per prompt); also return candidates as strings."""
         if isinstance(prompts, str) or isinstance(candidates, str):
-            raise GroundlingError("prompts and candidates must be lists of strings: wrap a single string in a list")
+            raise ConfigError("prompts and candidates must be lists of strings: wrap a single string in a list")
         shared = all(isinstance(candidate, str) for candidate in candidates)
         texts = cast(list[Sequence[str]], [candidates] * len(prompts) if shared else list(candidates))
         if len(texts) != len(prompts):
-            raise GroundlingError(f"got {len(prompts)} prompts, but candidates for {len(texts)}")
+            raise ConfigError(f"got {len(prompts)} prompts, but candidates for {len(texts)}")
         for index, options in enumerate(texts):
             if not len(options):
-                raise GroundlingError(f"prompt {index} has no candidates: pass at least one")
+                raise ConfigError(f"prompt {index} has no candidates: pass at least one")
         flat = iter(self.candidate_tokens([text for options in texts for text in options]))
         tokens = [[next(flat) for _ in options] for options in texts]
         for index, prompt in enumerate(cast(Sequence[Sequence[int]], prompts) if growing(prompts) else ()):
@@ -98,7 +98,7 @@ class ModelTokens:
         if self.max_positions is None:
             return tokens
         if self.is_encoder_decoder and room > self.max_positions:
-            raise GroundlingError(
+            raise RunError(
                 f"up to {room} tokens follow a prompt, but this model's decoder has room for {self.max_positions}: "
                 "reduce max_new_tokens, or use shorter candidates"
             )
@@ -106,7 +106,7 @@ class ModelTokens:
         limit = self.max_positions - (0 if self.is_encoder_decoder else max(0, room - 1))
         for index, ids in enumerate(tokens):
             if len(ids) > limit:
-                raise GroundlingError(
+                raise RunError(
                     f"prompt {index} has {len(ids)} tokens, but this model has room for {limit}: shorten it, or load "
                     f"the model with max_prompt_tokens={limit} (in a run, model.max_prompt_tokens={limit}) to keep "
                     "only the last ones"
@@ -164,7 +164,7 @@ class ModelTokens:
 
     def _check_vocabulary(self, text: str, ids: list[int]) -> None:
         if ids and max(ids) >= self.vocabulary_size:
-            raise GroundlingError(
+            raise ConfigError(
                 f"the tokenizer returns token {max(ids)} for {text[:40]!r}, but the model has only "
                 f"{self.vocabulary_size} embeddings: the tokenizer does not belong to this model"
             )

@@ -21,7 +21,7 @@ from groundling.runtime.devices import find_device
 def check_library(name: str) -> None:
     """Raise `GroundlingError` if a package of the ``metrics`` extra is not installed, without importing it."""
     if importlib.util.find_spec(name) is None:
-        raise GroundlingError(f"{name} is not installed: pip install 'groundling[metrics]'")
+        raise ConfigError(f"{name} is not installed: pip install 'groundling[metrics]'")
 
 
 def library(module: str) -> Any:
@@ -71,7 +71,7 @@ def loading(kind: str, name: str) -> Iterator[None]:
         raise
     except Exception as error:  # Transformers raises many exception types
         pass_out_of_memory(error)
-        raise GroundlingError(
+        raise ConfigError(
             f"the {kind} {name} cannot be loaded (expected a folder, or a hub id and access to the hub): "
             f"{(str(error).splitlines() or [''])[0]}"
         ) from error

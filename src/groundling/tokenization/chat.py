@@ -12,7 +12,7 @@ from typing import Literal
 
 from transformers import PreTrainedTokenizerBase
 
-from groundling.errors import GroundlingError
+from groundling.errors import ConfigError, GroundlingError
 from groundling.tokenization.encoding import TextEncoder
 from groundling.tokenization.templates import ChatTemplate
 
@@ -123,7 +123,7 @@ class Chat:
         one, other = (self._whole(system, [stand_in], tools) for stand_in in (_WORDS, "x"))
         begin, end = common_length(one, other), common_length(one[::-1], other[::-1])
         if (left := room - begin - end) < 1:
-            raise GroundlingError(
+            raise ConfigError(
                 f"a prompt of {room} tokens has no room for a message: template and system prompt take {begin + end}"
             )
         said = tokens[begin : len(tokens) - end]

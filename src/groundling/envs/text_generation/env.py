@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from groundling.envs.text_generation.pools import Sample
-from groundling.errors import ConfigError, GroundlingError
+from groundling.errors import ConfigError, RunError
 from groundling.registry import taken
 
 if TYPE_CHECKING:
@@ -122,10 +122,10 @@ class TextGenerationEnv(gymnasium.Env[Observation, int]):
 
     def step(self, action: int) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         if self._done:
-            raise GroundlingError("the text is finished: reset the env before the next step")
+            raise RunError("the text is finished: reset the env before the next step")
         token = int(action)
         if not 0 <= token < self.num_actions:
-            raise GroundlingError(f"action {token} is not a token: expected 0 to {self.num_actions - 1}")
+            raise RunError(f"action {token} is not a token: expected 0 to {self.num_actions - 1}")
         self._context.append(token)
         self._input.append(token)
         self._actions[self._steps] = token
@@ -151,7 +151,7 @@ class TextGenerationEnv(gymnasium.Env[Observation, int]):
         else:
             (reward,) = map(float, self.reward([sample.prompt], [self._text], [references], meta=[meta]))
         if not math.isfinite(reward):
-            raise GroundlingError(f"the reward of sample {sample.id} is {reward}: expected a finite number")
+            raise RunError(f"the reward of sample {sample.id} is {reward}: expected a finite number")
         return reward
 
     def _observation(self) -> Observation:
@@ -224,7 +224,7 @@ def encode_prompts(
         _read_data_as_text(samples, tokenizer, truncation_side, ids, mask)
     empty = (mask.sum(1) <= specials).nonzero()
     if len(empty):
-        raise GroundlingError(
+        raise ConfigError(
             f"sample {samples[int(empty[0])].id} has an empty prompt: fill it in, or remove the sample from the pool"
         )
     return ids, mask
@@ -252,7 +252,7 @@ def _read_data_as_text(
 
 def padding_id(tokenizer: PreTrainedTokenizerBase) -> int:
     if tokenizer.pad_token_id is None:
-        raise GroundlingError(
+        raise ConfigError(
             "the tokenizer has no padding token: set tokenizer.pad_token = tokenizer.eos_token (the attention mask "
             "still marks padding), or choose a different tokenizer with model.tokenizer=FOLDER"
         )

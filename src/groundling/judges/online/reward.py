@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from groundling.errors import ConfigError, RunError
+from groundling.errors import ConfigError, ForeignError, RunError
 from groundling.judges.asking.judge import Judge, Outcome, ask
 from groundling.judges.asking.questions import Question
 from groundling.judges.online.background import BackgroundJudge, OnlineLearning, train_copy
@@ -60,8 +60,8 @@ def online_judge(judge: Judge, question: Question) -> AskJudge:
 
         try:
             ask(judge, question, shown, keep)
-        except RunError:
-            if not replied:
+        except RunError as error:
+            if not replied or isinstance(error, ForeignError):
                 raise
         if to_ask and not replied:
             raise RunError(f"the judge answered none of {len(to_ask)} questions; the first error: {failures[0]}")

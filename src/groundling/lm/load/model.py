@@ -22,7 +22,7 @@ from transformers import (
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.utils import find_adapter_config_file
 
-from groundling.errors import GroundlingError, is_out_of_memory, pass_out_of_memory
+from groundling.errors import ConfigError, GroundlingError, is_out_of_memory, pass_out_of_memory
 from groundling.lm.load.model_files import Source, check_model_files, first_line, quietly
 from groundling.runtime.devices import free_memory, launched, share_of_gpus
 
@@ -46,7 +46,7 @@ def load_tokenizer(source: Source) -> PreTrainedTokenizerBase:
     check_model_files(folder)
     if folder.is_dir() and not any(folder.glob("*token*")) and not any(folder.glob("*.model")):
         # Transformers would create an empty tokenizer from the model's type.
-        raise GroundlingError(
+        raise ConfigError(
             f"{folder} contains no tokenizer: save the model's tokenizer in the same folder, or pass it "
             "(model.tokenizer=FOLDER; in Python, tokenizer=… to train or processing_class=… to finetune)"
         )
@@ -59,7 +59,7 @@ def load_tokenizer(source: Source) -> PreTrainedTokenizerBase:
         needs_conversion = any(folder.glob("*.model")) and not (folder / "tokenizer.json").exists()
         if needs_conversion and importlib.util.find_spec("sentencepiece") is None:
             reason = "it is a SentencePiece model file, which needs sentencepiece: pip install sentencepiece"
-        raise GroundlingError(f"the tokenizer of {source.path} cannot be read: {reason}") from error
+        raise ConfigError(f"the tokenizer of {source.path} cannot be read: {reason}") from error
 
 
 def find_dtype(name: str | torch.dtype) -> torch.dtype:
@@ -67,7 +67,7 @@ def find_dtype(name: str | torch.dtype) -> torch.dtype:
     if isinstance(name, torch.dtype):
         return name
     if name not in known:
-        raise GroundlingError(f"unknown dtype {name!r}: use one of {', '.join(known)}")
+        raise ConfigError(f"unknown dtype {name!r}: use one of {', '.join(known)}")
     return known[name]
 
 
@@ -85,7 +85,7 @@ class Placement:
         if not self.in_4bit:
             return {} if self.device_map is None else self._spread()
         if importlib.util.find_spec("bitsandbytes") is None:
-            raise GroundlingError("4-bit weights need bitsandbytes: pip install 'groundling[lora]'")
+            raise ConfigError("4-bit weights need bitsandbytes: pip install 'groundling[lora]'")
         quantization = BitsAndBytesConfig(
             load_in_4bit=True,
             bnb_4bit_quant_type="nf4",
@@ -127,7 +127,7 @@ def load_model(
         attention = "eager"
     options = source.options | {"dtype": dtype} | ({"attn_implementation": attention} if attention else {})
     if placed and init != "pretrained":
-        raise GroundlingError(f"init={init!r} creates all weights on one device: remove device_map and load_in_4bit")
+        raise ConfigError(f"init={init!r} creates all weights on one device: remove device_map and load_in_4bit")
     auto = auto_class(config)
     try:
         if init == "pretrained":
@@ -142,12 +142,12 @@ def load_model(
         raise
     except Exception as error:
         if is_out_of_memory(error):
-            raise GroundlingError(
+            raise ConfigError(
                 f"the model {source.path} does not fit into the memory of {placement.device} in {dtype} "
                 f"({first_line(error, 120)}). Set model.dtype=bfloat16 or model.load_in_4bit=true, spread it over "
                 "GPUs with model.device_map=auto, stop other programs, or use a smaller model"
             ) from error
-        raise GroundlingError(f"the model {source.path} cannot be loaded: {first_line(error)}") from error
+        raise ConfigError(f"the model {source.path} cannot be loaded: {first_line(error)}") from error
     model.name_or_path = source.path
     if init == "embeddings":
         pretrained = load_model(source, "pretrained", None, dtype, attention, Placement(torch.device("cpu")))
@@ -166,15 +166,15 @@ def auto_class(config: PretrainedConfig) -> Any:
 def load_config(source: Source) -> PretrainedConfig:
     folder = Path(source.path)
     if folder.is_dir() and not (folder / "config.json").exists():
-        raise GroundlingError(f"{folder} is not a model folder: it has no config.json")
+        raise ConfigError(f"{folder} is not a model folder: it has no config.json")
     check_model_files(folder)
     try:
         config = AutoConfig.from_pretrained(source.path, **source.options)
     except Exception as error:
         pass_out_of_memory(error)
         if folder.is_dir():
-            raise GroundlingError(f"the config of {folder} cannot be read: {first_line(error)}") from error
-        raise GroundlingError(
+            raise ConfigError(f"the config of {folder} cannot be read: {first_line(error)}") from error
+        raise ConfigError(
             f"no model {source.path!r}: there is no such local folder, and it cannot be loaded from the hub "
             f"({first_line(error)})"
         ) from error
@@ -187,7 +187,7 @@ def refuse_adapter(path: str, revision: str | None = None) -> None:
     # Transformers would load the adapter's settings automatically, and peft would import the module that they name
     # (megatron_core). For adapters that a user names, `adapter_base` checks the settings.
     if find_adapter_config_file(path, revision=revision) is not None:
-        raise GroundlingError(
+        raise ConfigError(
             f"the model {path} contains an adapter (adapter_config.json), which may name a module to import, but "
             "model files must not run code: delete that file, or use the model without the adapter"
         )
@@ -198,7 +198,7 @@ def refuse_kernels(config: PretrainedConfig, path: str) -> None:
     for part in (config, *(one for one in vars(config).values() if isinstance(one, PretrainedConfig))):
         name = str(getattr(part, "_attn_implementation", None))
         if "/" in name:
-            raise GroundlingError(
+            raise ConfigError(
                 f"the config of {path} sets its attention to {name!r:.80}, which is code from the hub; model files "
                 "must not run code: remove attn_implementation from its config.json, or set model.attention=…"
             )
@@ -210,5 +210,5 @@ def load_pretrained(auto: Any, path: str, **options: Any) -> PreTrainedModel:
         model, report = auto.from_pretrained(path, output_loading_info=True, **options)
     if report["missing_keys"]:  # Transformers initialises these randomly and only warns
         missing = sorted(report["missing_keys"])
-        raise GroundlingError(f"{path} lacks weights of this model, including {', '.join(missing[:3])}")
+        raise ConfigError(f"{path} lacks weights of this model, including {', '.join(missing[:3])}")
     return model
