@@ -9,7 +9,7 @@ import pytest
 import groundling as gl
 from groundling import metrics, rewards
 from tests.envs.test_objects import Plain
-from tests.test_finetune import ROWS, digits
+from tests.test_finetune import ROWS, SMALL, digits
 
 SOURCE = Path(gl.__file__).parent
 
@@ -47,3 +47,28 @@ def test_errors_are_of_the_documented_type(call: Any, error: type[Exception], tm
     with pytest.raises(error) as raised:
         call(tmp_path / "run")
     assert "\n" not in str(raised.value)
+
+
+def _untouched(folder: Path) -> gl.LanguageModel:
+    return gl.LanguageModel.from_pretrained("starter-causal", max_prompt_tokens=2)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda run: gl.make_world(type("Nameless", (Plain,), {})).spec, "does not name its 2 actions"),
+        (lambda run: _untouched(run).score(["1 2 3 4 5"], ["6"]), "max_prompt_tokens"),
+        (lambda run: metrics.create("rouge", compat="rl4lms").compute(["a"], ["日本語"], [["日本語"]]), "drops letters"),
+        (
+            lambda run: gl.finetune(
+                "starter-causal", digits, ROWS, steps=8, run_dir=run, overrides=["world.max_prompt_length=1", *SMALL]
+            ),
+            "max_prompt_length",
+        ),
+    ],
+    ids=["env", "model", "metric", "finetune"],
+)
+def test_warnings_point_at_the_users_line(call: Any, message: str, tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match=message) as warned:
+        call(tmp_path / "run")
+    assert {Path(one.filename).name for one in warned if one.category is UserWarning} == {"test_errors.py"}

@@ -1,6 +1,8 @@
 """Errors with a message for the user, which the command line prints as one line."""
 
 import difflib
+import sys
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -71,6 +73,17 @@ def foreign(what: str) -> Iterator[None]:
         if is_out_of_memory(error):
             raise
         raise ForeignError(f"{what} raised {type(error).__name__}; its traceback follows") from error
+
+
+def warn_caller(message: str) -> None:
+    """Issue a `UserWarning` at the line outside this package that called it."""
+    frame, depth, level = sys._getframe(), 1, 1
+    while frame is not None:
+        package = str(frame.f_globals.get("__name__")).partition(".")[0]
+        if package == __package__ or (level == depth and package in ("functools", "contextlib", "torch")):
+            level = depth + 1
+        frame, depth = frame.f_back, depth + 1  # type: ignore[assignment]
+    warnings.warn(message, stacklevel=level)
 
 
 def did_you_mean(name: str, known: Iterable[str], cutoff: float) -> str:

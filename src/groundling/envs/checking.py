@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NoReturn
 from unittest import mock
-from warnings import warn
 
 import gymnasium
 import numpy as np
@@ -19,7 +18,7 @@ from groundling.envs.make import TextEnvMaker, name_actions
 from groundling.envs.text_env import Reader, TextObservation, read_reset, read_text_step
 from groundling.envs.text_episode import TextEpisode, held_out_seed, random_action, training_seed
 from groundling.envs.vector import TextVectorEnv, UnequalEpisode
-from groundling.errors import ConfigError, foreign
+from groundling.errors import ConfigError, foreign, warn_caller
 
 _KEPT = 16  # Number of observations kept for computing a model's action probabilities
 
@@ -79,7 +78,7 @@ def check_env(
     def make(num_envs: int = 1, num_workers: int = 0, last: int = 0) -> TextVectorEnv:
         on_loss: Callable[[str], None] = _refuse_loss
         if not num_workers:
-            on_loss = warn  # of a server
+            on_loss = warn_caller  # of a server
         return TextVectorEnv(
             maker,
             num_envs,

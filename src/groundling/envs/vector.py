@@ -1,7 +1,6 @@
 """Many text envs stepped together, with automatic resets, a seed for each episode, and exact resumption."""
 
 import functools
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -30,7 +29,7 @@ from groundling.envs.text_episode import (
     training_seed,
 )
 from groundling.envs.worker_pool import EnvLost, Incidents, WorkerEnvs
-from groundling.errors import ConfigError, ForeignError, RunError
+from groundling.errors import ConfigError, ForeignError, RunError, warn_caller
 
 _MOST_CUT = 3  # Maximum number of consecutive episodes of an env that may be cut off
 
@@ -81,7 +80,7 @@ class TextVectorEnv:
         *,
         num_workers: int = 0,
         timeout: float = 60.0,
-        warn: Callable[[str], None] = warnings.warn,
+        warn: Callable[[str], None] = warn_caller,
     ) -> None:
         first = make_env()
         self.envs = [] if num_workers else [first, *(make_env() for _ in range(num_envs - 1))]

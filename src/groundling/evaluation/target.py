@@ -1,7 +1,6 @@
 """Agents to evaluate: a run's checkpoint, an untrained experiment, or a baseline without a policy."""
 
 import re
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,7 +10,7 @@ from groundling.algorithms.algorithm import Algorithm, algorithms
 from groundling.config.compose import changed, compose, experiments, from_file
 from groundling.config.facts import Purpose, has_fact, shareable, shareable_words
 from groundling.config.schema import Config
-from groundling.errors import ConfigError, GroundlingError, RunError, unknown
+from groundling.errors import ConfigError, GroundlingError, RunError, unknown, warn_caller
 from groundling.evaluation import hub
 from groundling.fields import FixedByTraining, NoEffectOnResults, annotation, flat
 from groundling.lm.load.model_files import resolve
@@ -133,7 +132,7 @@ class Target:
             return None
         config, loaded = self.config, None if agent == "zero-shot" else self.checkpoint
         if agent == "clone":
-            loaded = checkpoint.latest(self.run_dir / CLONE / "checkpoints", warnings.warn)
+            loaded = checkpoint.latest(self.run_dir / CLONE / "checkpoints", warn_caller)
             if loaded is None:
                 raise CannotPlay(f"the clone's run, {self.run_dir / CLONE}, is missing")
         if agent == "zero-shot" and self.checkpoint is not None and has_model(config.policy.id):

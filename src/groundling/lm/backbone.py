@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 from transformers.modeling_outputs import BaseModelOutput
 
-from groundling.errors import ConfigError
+from groundling.errors import ConfigError, warn_caller
 from groundling.lm.kernels import reads_in_blocks
 
 if TYPE_CHECKING:
@@ -175,7 +174,7 @@ class Backbone:
         """Warn once per model and message."""
         if message not in self._warned:
             self._warned.add(message)
-            warnings.warn(message, stacklevel=3)
+            warn_caller(message)
 
     def encode(self, tokens: Tensor, mask: Tensor) -> Tensor:
         """Run the encoder on token ids and a 0/1 mask (batch, length); return states (batch, length, hidden)."""

@@ -1,12 +1,11 @@
 """Tokenize a model's prompts and candidates, with a cache and checks of their length and vocabulary."""
 
-import warnings
 from collections.abc import Sequence
 from typing import Any, cast
 
 from transformers import PreTrainedTokenizerBase
 
-from groundling.errors import ConfigError, GroundlingError, RunError
+from groundling.errors import ConfigError, GroundlingError, RunError, warn_caller
 from groundling.lm.read.batching import ScoringQuestion
 from groundling.tokenization.chat import Chat
 from groundling.tokenization.encoding import TextEncoder
@@ -144,20 +143,18 @@ class ModelTokens:
     def _finish_prompt(self, ids: list[int]) -> list[int]:
         ids, bos, limit = ids or [self._fallback_token], self.tokenizer.bos_token_id, self.max_prompt_tokens
         if len(ids) > 1 and ids[0] == ids[1] == bos:
-            warnings.warn(
+            warn_caller(
                 f"a prompt starts with {self.tokenizer.bos_token} twice, once from its text and once from the "
-                "tokenizer: remove it from the text, pass token ids, or load the model with add_special_tokens=False",
-                stacklevel=2,
+                "tokenizer: remove it from the text, pass token ids, or load the model with add_special_tokens=False"
             )
         if limit is None or len(ids) <= limit:
             return ids
         if not self._has_cut:
             self._has_cut = True
-            warnings.warn(
+            warn_caller(
                 f"a prompt of {len(ids)} tokens is cut to its last {limit}, as are all longer prompts: its "
                 "beginning, such as the world's goal and actions, is not read. Raise model.max_prompt_tokens, or "
-                "shorten prompts with world.history or policy.args.prompt",
-                stacklevel=2,
+                "shorten prompts with world.history or policy.args.prompt"
             )
         begins = limit > 1 and ids[0] == bos
         return [ids[0], *ids[len(ids) - limit + 1 :]] if begins else ids[len(ids) - limit :]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from groundling.envs.text_generation.tasks import words
-from groundling.errors import ConfigError
+from groundling.errors import ConfigError, warn_caller
 from groundling.fields import Gt
 from groundling.metrics.metric import (
     Figures,
@@ -46,10 +46,9 @@ class _RougeMetric(LexicalMetric):
         """Warn if letters are dropped."""
         texts = [*generations, *(text for given in references for text in given)]
         if any(c.isalpha() and not c.isascii() for text in texts for c in text.lower()):
-            warnings.warn(
+            warn_caller(
                 f"with compat={self.compat} {self.name} drops letters other than a to z, which these texts contain: "
-                "remove compat to keep them",
-                stacklevel=3,
+                "remove compat to keep them"
             )
 
 

@@ -1,7 +1,6 @@
 """Base classes of text metrics, and loading of the libraries and models they use."""
 
 import importlib.util
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 
 from groundling.envs.text_generation.pools import Sample
-from groundling.errors import ConfigError, GroundlingError, RunError, foreign, pass_out_of_memory, unknown
+from groundling.errors import ConfigError, GroundlingError, RunError, foreign, pass_out_of_memory, unknown, warn_caller
 from groundling.metrics.tokens import spaced, stands_apart
 from groundling.registry import Registry
 from groundling.runtime.devices import find_device
@@ -308,10 +307,9 @@ class LexicalMetric(Metric):
     def check_letters(self, generations: Texts, references: References) -> None:
         """Warn if texts that are not split into characters contain unspaced scripts."""
         if self.compat and any(c.isalpha() and stands_apart(c) for text in generations for c in text):
-            warnings.warn(
+            warn_caller(
                 f"with compat={self.compat} {self.name} treats a run of Chinese, Japanese, Thai, … characters as one "
-                "word, as the original does: remove compat to count characters",
-                stacklevel=3,
+                "word, as the original does: remove compat to count characters"
             )
 
 

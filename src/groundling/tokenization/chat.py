@@ -6,13 +6,12 @@ encoded. Messages are plain text: a world cannot write the tokens that end its t
 """
 
 import itertools
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Literal
 
 from transformers import PreTrainedTokenizerBase
 
-from groundling.errors import ConfigError, GroundlingError
+from groundling.errors import ConfigError, GroundlingError, warn_caller
 from groundling.tokenization.encoding import TextEncoder
 from groundling.tokenization.templates import ChatTemplate
 
@@ -85,10 +84,9 @@ class Chat:
     def _render_whole(self, why: str) -> None:
         self.why_whole = why
         name = self.tokenizer.name_or_path or type(self.tokenizer).__name__
-        warnings.warn(
+        warn_caller(
             f"the chat template of {name} cannot be extended turn by turn ({why}): each conversation is rendered and "
-            "encoded as a whole at each step, which is slower",
-            stacklevel=3,
+            "encoded as a whole at each step, which is slower"
         )
 
     def __deepcopy__(self, memo: dict[int, object]) -> "Chat":

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor
 
 from groundling.envs.text_generation.pools import Sample
-from groundling.errors import ConfigError, RunError
+from groundling.errors import ConfigError, RunError, warn_caller
 from groundling.registry import taken
 
 if TYPE_CHECKING:
@@ -214,10 +213,9 @@ def encode_prompts(
     finally:
         tokenizer.truncation_side = side_before
     if any(one.overflowing for one in encoded.encodings or ()):  # only Rust tokenizers have encodings
-        warnings.warn(
+        warn_caller(
             f"prompts of more than {max_prompt_length} tokens are truncated on the {truncation_side}: raise "
-            "world.max_prompt_length to keep them whole",
-            stacklevel=2,
+            "world.max_prompt_length to keep them whole"
         )
     ids, mask = encoded["input_ids"].long(), encoded["attention_mask"].long()
     if any(sample.data for sample in samples):
@@ -239,10 +237,9 @@ def _read_data_as_text(
     encoder = TextEncoder(tokenizer)
     for row, sample in enumerate(samples):
         if spelled := set().union(*map(encoder.spelled, sample.data)):
-            warnings.warn(
+            warn_caller(
                 f"the pool's data contains control tokens ({', '.join(sorted(spelled))}), encoded as plain text: put "
-                "a template's control tokens in prompt_prefix and prompt_suffix, or set world.chat=true",
-                stacklevel=3,
+                "a template's control tokens in prompt_prefix and prompt_suffix, or set world.chat=true"
             )
             text = encoder.mask_parts(sample.prompt, sample.data)
             plain = torch.tensor(encoder.encode(text, True, ids.shape[1], side))

@@ -1,7 +1,6 @@
 """Samples for text generation, and the pools that they come from."""
 
 import hashlib
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
-from groundling.errors import ConfigError, RunError
+from groundling.errors import ConfigError, RunError, warn_caller
 from groundling.registry import Registry
 
 Split = Literal["train", "val", "test"]
@@ -132,10 +131,9 @@ class SampleOrder:
                 "restore the data that the run started with, or start a new run"
             )
         if state.get("samples", self._fingerprint) != self._fingerprint:  # older checkpoints lack it
-            warnings.warn(  # not an error, since a row that stopped the run may have been corrected
+            warn_caller(  # not an error, since a row that stopped the run may have been corrected
                 f"the {len(self.samples)} samples or their order have changed since the checkpoint; continuing with "
-                "the new samples",
-                stacklevel=2,
+                "the new samples"
             )
         self.seed, self.drawn, self._epoch = state["seed"], state["drawn"], -1
 
