@@ -58,7 +58,10 @@ def _untouched(folder: Path) -> gl.LanguageModel:
     [
         (lambda run: gl.make_world(type("Nameless", (Plain,), {})).spec, "does not name its 2 actions"),
         (lambda run: _untouched(run).score(["1 2 3 4 5"], ["6"]), "max_prompt_tokens"),
-        (lambda run: metrics.create("rouge", compat="rl4lms").compute(["a"], ["日本語"], [["日本語"]]), "drops letters"),
+        (
+            lambda run: metrics.create("rouge", compat="rl4lms").compute(["a"], ["日本語"], [["日本語"]]),
+            "drops letters",
+        ),
         (
             lambda run: gl.finetune(
                 "starter-causal", digits, ROWS, steps=8, run_dir=run, overrides=["world.max_prompt_length=1", *SMALL]

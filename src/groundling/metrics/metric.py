@@ -36,11 +36,11 @@ def check_model(kind: str, name: str) -> Any:
     from transformers import AutoConfig
 
     from groundling.lm.load.model import refuse_adapter, refuse_kernels
-    from groundling.lm.load.model_files import check_model_files, quietly
+    from groundling.lm.load.model_files import check_model_files, hub_options, quietly
 
     check_model_files(name)
     with loading(kind, name), quietly():
-        config = AutoConfig.from_pretrained(name, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(name, trust_remote_code=False, **hub_options(name))
     refuse_adapter(name)
     refuse_kernels(config, name)
     return config

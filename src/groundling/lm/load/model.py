@@ -23,7 +23,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.utils import find_adapter_config_file
 
 from groundling.errors import ConfigError, GroundlingError, is_out_of_memory, pass_out_of_memory
-from groundling.lm.load.model_files import Source, check_model_files, first_line, quietly
+from groundling.lm.load.model_files import Source, check_model_files, first_line, hub_options, quietly
 from groundling.runtime.devices import free_memory, launched, share_of_gpus
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def load_tokenizer(source: Source) -> PreTrainedTokenizerBase:
         )
     try:
         with quietly():
-            return AutoTokenizer.from_pretrained(source.path, **source.options)
+            return AutoTokenizer.from_pretrained(source.path, **source.options, **hub_options(folder))
     except Exception as error:
         pass_out_of_memory(error)
         reason = first_line(error)
@@ -169,7 +169,7 @@ def load_config(source: Source) -> PretrainedConfig:
         raise ConfigError(f"{folder} is not a model folder: it has no config.json")
     check_model_files(folder)
     try:
-        config = AutoConfig.from_pretrained(source.path, **source.options)
+        config = AutoConfig.from_pretrained(source.path, **source.options, **hub_options(folder))
     except Exception as error:
         pass_out_of_memory(error)
         if folder.is_dir():

@@ -27,6 +27,7 @@ ADAPTER_CONFIG = "adapter_config.json"
 _LARGE = ("tokenizer.json", "vocab.json", "added_tokens.json")  # Vocabularies, which do not refer to files
 _READ_WHOLE = (".json", ".jinja", ".txt", ".model")  # Suffixes of files that are read into memory as a whole
 _MOST_BYTES = 2**28  # Maximum size of such a file; the largest vocabularies take about 30 MB
+_PATIENCE = 5.0  # Seconds to wait for the hub
 _TEMPLATES = "additional_chat_templates"  # Subfolder of a model folder that Transformers also reads
 # Suffixes of JSON keys that record a model's origin; files named by them are not opened.
 _NOT_OPENED = ("name_or_path", "special_tokens_map_file")
@@ -131,13 +132,26 @@ def resolve(path: str | Path) -> str:
             'install sentencepiece, convert it with python -c "from transformers import T5Tokenizer as T; '
             "T.from_pretrained('FOLDER', extra_ids=0).save_pretrained('FOLDER')\", and pass FOLDER"
         )
-    if folder.exists() or folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
+    if folder.exists() or folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1 or "\\" in name:
         raise ConfigError(
             f"no model folder at {path}: use a folder, a GGUF file, a hub id, 'starter', 'starter-causal' or 'smollm2'"
         )
     if "/" not in name and (hint := did_you_mean(name, (*STARTERS, SMOLLM2), 0.8)):
         raise ConfigError(f"there is no model {name!r}: {hint.strip()}")
     return name
+
+
+def hub_options(path: str | Path) -> dict[str, bool]:
+    """Return options for ``from_pretrained``: without a connection only the cache is searched, instead of retrying."""
+    from huggingface_hub import constants
+    from huggingface_hub.utils import get_session
+
+    try:
+        if not Path(path).is_dir():
+            get_session().head(constants.ENDPOINT, timeout=_PATIENCE)
+        return {}
+    except Exception:  # of the HTTP client, or HF_HUB_OFFLINE
+        return {"local_files_only": True}
 
 
 @contextmanager
