@@ -15,6 +15,7 @@ import gymnasium
 import numpy as np
 
 from groundling.envs.make import TextEnvMaker, name_actions
+from groundling.envs.objects import register_env
 from groundling.envs.text_env import Reader, TextObservation, read_reset, read_text_step
 from groundling.envs.text_episode import TextEpisode, held_out_seed, random_action, training_seed
 from groundling.envs.vector import TextVectorEnv, UnequalEpisode
@@ -47,8 +48,8 @@ class RandomEpisodes:
 
 
 def check_env(
-    id: str,
-    args: Mapping[str, Any],
+    id: Any,
+    args: Mapping[str, Any] = {},
     actions: Sequence[str] | None = None,
     *,
     goal: str | Reader | None = None,
@@ -60,6 +61,9 @@ def check_env(
     """Play random training episodes of an env, replay them in this and another process, and compare both splits.
 
     Args:
+        id: A registered id, a class of envs, a function that creates one, or an env, which is copied; another
+            process must be able to import it.
+        args: Arguments of the env.
         actions: Names of all actions; None if the env names its own, or is a BabyAI env.
         goal: See `groundling.envs.TextEnv`.
         history: Maximum number of observations shown; None for all.
@@ -72,6 +76,7 @@ def check_env(
         ForeignError: The env raises an exception.
         RunError: The env returns something invalid at some step.
     """
+    id = id if isinstance(id, str) else register_env(id)
     names = name_actions(id, args, given=actions)
     maker = replace(TextEnvMaker.of(id, **args), goal=goal)
 
