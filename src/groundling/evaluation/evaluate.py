@@ -121,7 +121,7 @@ def evaluate(
     in_suite = target.under(suite)
     world, paths = in_suite.world, _paths(target, suite)
     played: dict[str, Played] = {}
-    algorithm = in_suite.compared_by()
+    algorithm = in_suite.compared_by(warn)
     left_out: dict[str, str] = {}
     texts: dict[Path, str] = {}
     lock = target.run_dir / "evaluation" / f".{suite}{target.suffix}{LOCK}"

@@ -115,14 +115,22 @@ class Target:
         made = Demonstrator(self.agent, self.policy(self.agent), world=self.world, settings=settings)
         return made if checkpoint is None else replace(made, run=self.run_dir.name, checkpoint=checkpoint.name)
 
-    def compared_by(self) -> Algorithm | None:
-        """Return the algorithm that compares a policy with its reference, the initial model, if the run has both."""
+    def compared_by(self, warn: Callable[[str], None]) -> Algorithm | None:
+        """Return the algorithm that compares a policy with its reference, the initial model, if the run has both. Raise
+        `RunError` if that model is missing, and nothing else is measured.
+        """
         config = self.config
         if not getattr(algorithms.get(config.algorithm.id), "needs_reference", False):
             return None
         try:
             resolve(config.model.path)
-        except GroundlingError:
+        except GroundlingError as error:
+            lacks = f"{config.algorithm.id} is measured relative to the initial model, which is missing ({error})"
+            if not (getattr(config.evaluation, "metrics", ()) or config.reward):
+                raise RunError(
+                    f"{lacks}: put it there again, or set evaluation.metrics, as in [{{id: rouge}}]"
+                ) from error
+            warn(lacks)
             return None
         return algorithms.create(config.algorithm.id, **config.algorithm.args)
 
