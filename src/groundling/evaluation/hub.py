@@ -8,7 +8,7 @@ from pathlib import Path
 
 from groundling.errors import RunError
 from groundling.io.documents import read_object
-from groundling.lm.load.model_files import hub_options
+from groundling.lm.load.model_files import is_offline
 from groundling.training import checkpoint
 
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -24,7 +24,7 @@ def fetch(repository: str, revision: str | None = None) -> Path:
     from huggingface_hub import hf_hub_download, snapshot_download
 
     with _asking(f"download {repository} from the hub"):
-        manifest = hf_hub_download(repository, checkpoint.MANIFEST, revision=revision, **hub_options(repository))
+        manifest = hf_hub_download(repository, checkpoint.MANIFEST, revision=revision, local_files_only=is_offline())
         names = [*read_object(Path(manifest)), checkpoint.MANIFEST, "config.yaml"]
         return Path(snapshot_download(repository, revision=revision, allow_patterns=[*map(glob.escape, names)]))
 

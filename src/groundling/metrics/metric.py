@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -36,11 +37,12 @@ def check_model(kind: str, name: str) -> Any:
     from transformers import AutoConfig
 
     from groundling.lm.load.model import refuse_adapter, refuse_kernels
-    from groundling.lm.load.model_files import check_model_files, hub_options, quietly
+    from groundling.lm.load.model_files import check_model_files, is_offline, quietly
 
     check_model_files(name)
     with loading(kind, name), quietly():
-        config = AutoConfig.from_pretrained(name, trust_remote_code=False, **hub_options(name))
+        cached = not Path(name).is_dir() and is_offline()
+        config = AutoConfig.from_pretrained(name, trust_remote_code=False, local_files_only=cached)
     refuse_adapter(name)
     refuse_kernels(config, name)
     return config

@@ -23,7 +23,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.utils import find_adapter_config_file
 
 from groundling.errors import ConfigError, GroundlingError, is_out_of_memory, pass_out_of_memory
-from groundling.lm.load.model_files import Source, check_model_files, first_line, hub_options, quietly
+from groundling.lm.load.model_files import Source, check_model_files, first_line, is_offline, quietly
 from groundling.runtime.devices import free_memory, launched, share_of_gpus
 
 if TYPE_CHECKING:
@@ -50,9 +50,10 @@ def load_tokenizer(source: Source) -> PreTrainedTokenizerBase:
             f"{folder} contains no tokenizer: save the model's tokenizer in the same folder, or pass it "
             "(model.tokenizer=FOLDER; in Python, tokenizer=… to train or processing_class=… to finetune)"
         )
+    cached = not folder.is_dir() and is_offline()
     try:
         with quietly():
-            return AutoTokenizer.from_pretrained(source.path, **source.options, **hub_options(folder))
+            return AutoTokenizer.from_pretrained(source.path, local_files_only=cached, **source.options)
     except Exception as error:
         pass_out_of_memory(error)
         reason = first_line(error)
@@ -168,8 +169,9 @@ def load_config(source: Source) -> PretrainedConfig:
     if folder.is_dir() and not (folder / "config.json").exists():
         raise ConfigError(f"{folder} is not a model folder: it has no config.json")
     check_model_files(folder)
+    cached = not folder.is_dir() and is_offline()
     try:
-        config = AutoConfig.from_pretrained(source.path, **source.options, **hub_options(folder))
+        config = AutoConfig.from_pretrained(source.path, local_files_only=cached, **source.options)
     except Exception as error:
         pass_out_of_memory(error)
         if folder.is_dir():

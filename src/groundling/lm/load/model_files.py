@@ -141,17 +141,16 @@ def resolve(path: str | Path) -> str:
     return name
 
 
-def hub_options(path: str | Path) -> dict[str, bool]:
-    """Return options for ``from_pretrained``: without a connection only the cache is searched, instead of retrying."""
+def is_offline() -> bool:
+    """Return True without a connection to the hub, whose client would otherwise retry each request for 20 s."""
     from huggingface_hub import constants
     from huggingface_hub.utils import get_session
 
     try:
-        if not Path(path).is_dir():
-            get_session().head(constants.ENDPOINT, timeout=_PATIENCE)
-        return {}
+        get_session().head(constants.ENDPOINT, timeout=_PATIENCE)
     except Exception:  # of the HTTP client, or HF_HUB_OFFLINE
-        return {"local_files_only": True}
+        return True
+    return False
 
 
 @contextmanager
