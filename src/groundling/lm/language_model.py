@@ -121,7 +121,7 @@ class LanguageModel(TransformersModel):
         if not self.end_tokens.ids:
             raise ConfigError(
                 "this model has no end token in its tokenizer, generation config or chat template, so a candidate "
-                "that is a prefix of another cannot end: use a different tokenizer"
+                "that is a prefix of another cannot end: set tokenizer.eos_token (a BERT tokenizer's is its sep_token)"
             )
         _, questions = self.questions(prompts, candidates)
         if not questions:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from transformers import (
     BitsAndBytesConfig,
     PretrainedConfig,
     PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
 )
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.utils import find_adapter_config_file
@@ -53,7 +55,14 @@ def load_tokenizer(source: Source) -> PreTrainedTokenizerBase:
     cached = not folder.is_dir() and is_offline()
     try:
         with quietly():
-            return AutoTokenizer.from_pretrained(source.path, local_files_only=cached, **source.options)
+            loaded = AutoTokenizer.from_pretrained(source.path, local_files_only=cached, **source.options)
+            about = folder / "tokenizer_config.json"
+            saved = json.loads(about.read_bytes()) if about.exists() else {}
+            # Transformers prefers the model type's own tokenizer to one of another type that was saved with the model.
+            kinds = {str(name).removesuffix("Fast") for name in (type(loaded).__name__, saved.get("tokenizer_class"))}
+            if len(kinds) > 1 and saved.get("backend") == "tokenizers" and (folder / "tokenizer.json").exists():
+                loaded = PreTrainedTokenizerFast.from_pretrained(folder)
+            return loaded
     except Exception as error:
         pass_out_of_memory(error)
         reason = first_line(error)
