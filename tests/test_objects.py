@@ -7,7 +7,16 @@ from typing import Any
 import gymnasium
 import pytest
 import torch
-from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, LlamaModel, PreTrainedModel
+from transformers import (
+    AutoTokenizer,
+    BertTokenizerFast,
+    LlamaConfig,
+    LlamaForCausalLM,
+    LlamaModel,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
 
 import groundling as gl
 from groundling.lm.load.model_files import STARTERS
@@ -98,3 +107,16 @@ def test_objects_that_cannot_be_used_get_one_line(changes: dict[str, Any], messa
         _train(tmp_path / "run", **changes)
     assert "\n" not in str(raised.value) and len(str(raised.value)) < 400
     assert not (tmp_path / "run").exists()
+
+
+def test_a_tokenizer_of_another_type_than_the_models_is_kept(tmp_path: Path) -> None:
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"ab1,", "##b"]
+    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    tokenizer = BertTokenizerFast(str(tmp_path / "vocab.txt"), eos_token="[SEP]")
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = Qwen2ForCausalLM(Qwen2Config(vocab_size=len(words), num_key_value_heads=1, **sizes))
+    run = _train(tmp_path / "run", model=model, tokenizer=tokenizer)
+    for folder in (run.folder / "model", run.folder / "checkpoints" / "000001"):
+        kept = gl.LanguageModel.from_pretrained(folder).tokenizer
+        assert kept("ab \u0e01")["input_ids"] == tokenizer("ab \u0e01")["input_ids"] == [2, 5, 9, 1, 3]
+    assert gl.Run(run.folder).evaluate(episodes=1).figures["trained"]

@@ -90,7 +90,7 @@ def load(
         overrides: Overrides of the agent's configuration, as on the command line.
 
     Raises:
-        ConfigError: there is no such agent, or its kind of world is not registered.
+        ConfigError: there is no such agent, its kind of world is not registered, or its model cannot be loaded.
         RunError: a file is corrupt, or the hub cannot be reached.
     """
     words = [f"device={device}", *overrides]

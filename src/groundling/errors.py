@@ -1,6 +1,8 @@
 """Errors with messages for the user; the command line prints each message on one line."""
 
 import difflib
+import sys
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -9,11 +11,13 @@ _MOST_NAMES = 25  # Maximum number of names in a message
 
 
 class GroundlingError(Exception):
-    """An error that the user can fix; the message says what was wrong, what was expected, and how to fix it."""
+    """An error that the user can fix; the message says what was wrong, what was expected, and how to fix it.
+    Each is a `ConfigError` or a `RunError`.
+    """
 
 
 class ConfigError(GroundlingError):
-    """An invalid key, value or id, or an invalid combination of them."""
+    """An invalid key, value, id, model or data file, or an invalid combination of them."""
 
 
 class UnusedKey(ConfigError):
@@ -28,12 +32,12 @@ class UnknownEnv(ConfigError):
     """An env that is not registered in this process: its module is not imported, or its id is misspelt."""
 
 
-class ForeignError(GroundlingError):
-    """User code (an env, reward, judge, …) raised an error or exited. Its ``__cause__`` is shown with a traceback."""
-
-
 class RunError(GroundlingError):
-    """A run that cannot continue because of its folder, checkpoints, device or metrics."""
+    """A run that cannot continue because of its folder, checkpoints, device or metrics, or because user code failed."""
+
+
+class ForeignError(RunError):
+    """User code (an env, reward, judge, …) raised an error or exited. Its ``__cause__`` is shown with a traceback."""
 
 
 class TimeIsUp(SystemExit):
@@ -69,6 +73,17 @@ def foreign(what: str) -> Iterator[None]:
         if is_out_of_memory(error):
             raise
         raise ForeignError(f"{what} raised {type(error).__name__}; its traceback follows") from error
+
+
+def warn_caller(message: str) -> None:
+    """Issue a `UserWarning` at the line outside this package that called it."""
+    frame, depth, level = sys._getframe(), 1, 1
+    while frame is not None:
+        package = str(frame.f_globals.get("__name__")).partition(".")[0]
+        if package == __package__ or (level == depth and package in ("functools", "contextlib", "torch")):
+            level = depth + 1
+        frame, depth = frame.f_back, depth + 1  # type: ignore[assignment]
+    warnings.warn(message, stacklevel=level)
 
 
 def did_you_mean(name: str, known: Iterable[str], cutoff: float) -> str:

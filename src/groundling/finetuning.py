@@ -12,9 +12,10 @@ from groundling.envs.text_generation.own_data import DATA, pool_of, rows_of, wri
 from groundling.errors import ConfigError
 from groundling.io.terminal import make_console
 from groundling.lm.load.model import load_tokenizer
-from groundling.lm.load.model_files import Source
+from groundling.lm.load.model_files import Source, resolve
 from groundling.objects import coefficients_of
 from groundling.runs import Run, train
+from groundling.training.checkpoint import check_folder
 
 RewardFunction = str | Callable[..., Any]
 
@@ -80,6 +81,9 @@ def finetune(
     set_here = [Change(key, value) for key, value in values.items() if value is not None]
     config = compose("writing", [*set_here, *changes])
     world = cast(Any, config.world)
+    check_folder(Path(config.run_dir))
+    if isinstance(model, str | Path):  # before the data are written
+        resolve(model)
     for split, given in data.items():
         if not isinstance(given, str | Path):
             name = "train_dataset" if split == "train" else "eval_dataset"

@@ -11,7 +11,7 @@ from groundling.errors import ConfigError, GroundlingError
 from groundling.lm.load.objects import is_object, save_model
 from groundling.rewards.functions import name_of
 from groundling.rewards.registry import register_function
-from groundling.training.checkpoint import SETTINGS_FILE
+from groundling.training.checkpoint import SETTINGS_FILE, check_folder
 
 Function = Callable[..., Any]
 """A reward function: it accepts generations (or completions) and returns a number for each (see `FunctionReward`)."""
@@ -72,6 +72,7 @@ def saved_model(model: Any, tokenizer: Any, run_dir: Callable[[], str]) -> Itera
         yield save_model(model, tokenizer, Path())
         return
     folder = Path(run_dir())
+    check_folder(folder)
     is_new = not folder.exists()
     try:
         yield save_model(model, tokenizer, folder / "model")

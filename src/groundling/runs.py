@@ -74,7 +74,8 @@ def train(
 
     Raises:
         ConfigError: a name is unknown, or the components are incompatible.
-        RunError: the folder belongs to a different run, or training failed; the last checkpoint is kept.
+            Also if the model cannot be loaded, or the folder belongs to a different run.
+        RunError: training failed, which includes errors of your own code; the last checkpoint is kept.
         KeyboardInterrupt: training was stopped (Ctrl-C) after the current update, and a checkpoint was saved.
     """
     if isinstance(overrides, str):
@@ -239,8 +240,9 @@ class Run:
                 results; results obtained with other overrides are first moved to ``evaluation/replaced/``.
 
         Raises:
-            ConfigError: the suite does not apply to the run, or the name is invalid or is a checkpoint's name.
-            RunError: the run has no checkpoint.
+            ConfigError: the suite does not apply to the run, the name is invalid or is a checkpoint's name, or the model
+                cannot be loaded.
+            RunError: the run has no checkpoint, or your own code raised an error.
         """
         target = self._find(overrides).named(name)
         world = target.world

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,10 +12,12 @@ from rich.console import Console
 
 from groundling.config.compose import compose
 from groundling.config.schema import Config
-from groundling.errors import ConfigError
+from groundling.errors import ConfigError, RunError
 from groundling.io.row_files import read_rows
 from groundling.policies import TokenPolicy
 from groundling.policies.text_states import Sequences, read_states
+from groundling.reports.page import write_report
+from groundling.reports.run_folder import learning_figures, read_run
 from groundling.runs import Run
 from groundling.training.build import world_of
 from groundling.training.checkpoint import open_run
@@ -147,6 +150,28 @@ def test_evaluation_measures_the_held_out_preferences(
     assert trained["loss"].value < start["loss"].value
     if algorithm == "dpo":
         assert trained["accuracy"].value > 0.5
+
+
+@pytest.mark.parametrize("algorithm", ["dpo", "kto"])
+def test_a_report_shows_what_was_learned_and_a_missing_initial_model_is_named(
+    algorithm: str, config: Callable[..., Config], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pairs, start = f"world.args={{path:{tmp_path / 'pairs.jsonl'},fractions:[0.4,0.2,0.4]}}", tmp_path / "start"
+    shutil.copytree(config(algorithm).model.path, start)
+    made = config(algorithm, pairs, f"model.path={start}")
+    train(made, Console(quiet=True))
+    page = write_report([Path(made.run_dir)], tmp_path / "report.html").read_text()
+    assert "Mean return" not in page and "agrees with the preference or label" in page
+    run = read_run(Path(made.run_dir))
+    assert {"accuracy", "rewards/margins"} <= {*learning_figures([run])} and run.figure[0] == "accuracy"
+    shutil.rmtree(start)
+    with pytest.raises(
+        RunError, match=f"{algorithm} is measured relative to the initial model, which is missing .no mod"
+    ):
+        Run(made.run_dir).evaluate()
+    figures = Run(made.run_dir).evaluate(overrides=["evaluation.metrics=[{id: rouge}]"]).figures
+    assert "is measured relative to the initial model, which is missing" in capsys.readouterr().err
+    assert figures["trained"]
 
 
 @pytest.mark.parametrize("algorithm", ["dpo", "kto"])

@@ -1,7 +1,6 @@
 """Optimizers, learning rate schedules, and gradient steps that accumulate over micro-batches and processes."""
 
 import math
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor
 
 from groundling.algorithms.rollout import Batch, micro_batches
-from groundling.errors import RunError
+from groundling.errors import RunError, warn_caller
 from groundling.policies.policy import Policy
 from groundling.runtime.processes import Processes, in_parts
 
@@ -144,7 +143,7 @@ def accumulate(
         # The size is in steps, like the option, so that it also applies to rollouts with a different length.
         learner.micro_batch_size = steps = math.ceil(size // 2 * batch.num_steps / len(batch))
         message = f"{problem}: continuing with algorithm.args.micro_batch_size={steps}, which affects only speed"
-        warnings.warn(message, stacklevel=2)
+        warn_caller(message)
         torch.cuda.empty_cache()
     learner.processes.sum_gradients(parameters)
     return figures

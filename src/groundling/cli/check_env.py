@@ -1,14 +1,19 @@
 """The `groundling check-env` command."""
 
 import argparse
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from groundling.cli.command import Commands, add_command, add_config_dir, add_overrides, positive, refuse_unused
-from groundling.errors import ConfigError, did_you_mean, foreign
+from groundling.cli.command import (
+    Commands,
+    add_command,
+    add_config_dir,
+    add_overrides,
+    env_id,
+    positive,
+    refuse_unused,
+)
+from groundling.errors import ConfigError
 from groundling.fields import flat
 from groundling.io.terminal import make_console, warn
 
@@ -40,7 +45,7 @@ def add_parser(commands: Commands) -> None:
         """,
     )
     add = parser.add_argument
-    text = "MODULE:CLASS, a MODULE:FUNCTION that creates the env, the env's Gymnasium id, or openenv:URL"
+    text = "MODULE:NAME of a class of envs, a function that creates one, or an env; its Gymnasium id; or openenv:URL"
     add("env", help=text)
     text = "world.args={…}, world.actions=[…], world.history=N; for the agent: model.path=…, policy.id=…, …"
     add_overrides(parser, text)
@@ -131,7 +136,7 @@ def _config(arguments: argparse.Namespace, schema: list[tuple[str, str]]) -> "Co
     from groundling.training.defaults import compose_fitted
     from groundling.worlds import kind
 
-    id, experiment = _registered(arguments.env), arguments.experiment or _OPEN
+    id, experiment = env_id(arguments.env), arguments.experiment or _OPEN
     base: list[Any] = [{"world.env": id}]
     args: Mapping[str, Any] = {}
     if is_server(id):
@@ -246,36 +251,3 @@ def _choices(played: "RandomEpisodes") -> list[tuple[str, str]]:
         ("admissible actions", f"{played.fewest_actions} to {played.most_actions} per step"),
         ("distinct actions", f"{len(played.texts['actions'])} seen"),
     ]
-
-
-def _registered(name: str) -> str:
-    """Return the id of an env; register the env first if it is a class or function in a module."""
-    import gymnasium
-
-    from groundling.envs.make import is_server
-    from groundling.envs.objects import register_env
-
-    module_name, colon, attribute = name.partition(":")
-    if is_server(name) or (not colon and name in gymnasium.registry):
-        return name
-    if not colon:
-        hint = did_you_mean(name, gymnasium.registry, 0.7)
-        raise ConfigError(
-            f"unknown env {name!r}: {hint}pass your class as MODULE:CLASS, as in doors:Doors, or add --import "
-            "MODULE if that module registers it"
-        )
-    sys.path.insert(0, str(Path.cwd()))  # as for --import
-    with foreign(f"importing the module {module_name}"):
-        try:
-            module: Any = import_module(module_name)
-        except ModuleNotFoundError as error:
-            raise ConfigError(f"there is no module {error.name}: run the command in the module's folder") from error
-    if attribute in gymnasium.registry:
-        return attribute
-    factory = getattr(module, attribute, None)
-    if not callable(factory):
-        hint = did_you_mean(attribute, [*vars(module), *gymnasium.registry], 0.7)
-        raise ConfigError(
-            f"{module_name} neither defines {attribute} nor registers an env with this id{hint and ': '}{hint}".rstrip()
-        )
-    return register_env(factory)

@@ -1,11 +1,14 @@
 """Options and messages that the commands share."""
 
 import argparse
+import sys
 import textwrap
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
-from groundling.errors import ConfigError
+from groundling.errors import ConfigError, did_you_mean, foreign
 from groundling.io.terminal import plain
 
 INTERRUPTED = 130  # Exit status of a stopped run, as after Ctrl-C in a shell
@@ -32,7 +35,8 @@ def add_command(
         action="append",
         default=[],
         metavar="MODULE",
-        help="import a module that registers your own components or envs; FILE.py:NAME adds a function as a reward",
+        help="import a module that registers your own components or envs; FILE.py:NAME adds a function as a reward, "
+        "and MODULE:NAME an env: a class, a function without arguments that creates one, or an instance",
     )
     return parser
 
@@ -79,3 +83,36 @@ def positive(text: str) -> int:
 def one_line(error: Exception) -> str:
     """Return an error's message without line breaks and control characters."""
     return plain(" ".join(str(error).split()))
+
+
+def env_id(name: str) -> str:
+    """Return the id of an env; for MODULE:NAME, register the class, function or env of that name first."""
+    import gymnasium
+
+    from groundling.envs.make import is_server
+    from groundling.envs.objects import register_env
+
+    module_name, colon, attribute = name.partition(":")
+    if is_server(name) or (not colon and name in gymnasium.registry):
+        return name
+    if not colon or module_name.endswith(".py"):
+        hint = did_you_mean(name, gymnasium.registry, 0.7)
+        raise ConfigError(
+            f"unknown env {name!r}: {hint}pass your class as MODULE:CLASS, as in doors:Doors, or add --import "
+            "MODULE if that module registers it"
+        )
+    sys.path.insert(0, str(Path.cwd()))  # as for --import
+    with foreign(f"importing the module {module_name}"):
+        try:
+            module: Any = import_module(module_name)
+        except ModuleNotFoundError as error:
+            raise ConfigError(f"there is no module {error.name}: run the command in the module's folder") from error
+    made = getattr(module, attribute, None)
+    if made is None and attribute in gymnasium.registry:
+        return attribute
+    if made is None:
+        hint = did_you_mean(attribute, [*vars(module), *gymnasium.registry], 0.7)
+        raise ConfigError(
+            f"{module_name} neither defines {attribute} nor registers an env with this id{hint and ': '}{hint}".rstrip()
+        )
+    return register_env(made)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import groundling
-from groundling.cli.command import INTERRUPTED, one_line
+from groundling.cli.command import INTERRUPTED, env_id, one_line
 from groundling.errors import ConfigError, ForeignError, GroundlingError, is_out_of_memory, unknown
 from groundling.io.terminal import keep_writing, log_plainly, plain, problem
 from groundling.registry import from_file, imported_modules
@@ -32,6 +32,7 @@ _LESS_MEMORY = (
     "world.num_envs or world.num_texts, world.num_steps or world.num_tokens, evaluation.num_envs or "
     "evaluation.batch_size, set model.gradient_checkpointing=true, or use a smaller model"
 )
+_ENV = "world.env="
 _SHOWN = 200  # Maximum number of characters quoted from another library's message
 
 
@@ -54,6 +55,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         for module in arguments.imports:
             _import(module)
+        for place, word in enumerate(getattr(arguments, "overrides", ())):
+            if word.startswith(_ENV) and ":" in word:  # MODULE:NAME, or a server
+                arguments.overrides[place] = _ENV + _own_env(word.removeprefix(_ENV), arguments.imports)
         status: int = arguments.run(arguments)
         return status or _status_of_output(arguments)
     except GroundlingError as error:
@@ -147,6 +151,15 @@ class _Completion(argparse.Action):
         parser.exit()
 
 
+def _own_env(name: str, imports: list[str]) -> str:
+    """Return the id of an env that the command line names; for MODULE:NAME, import and record it as --import does."""
+    id, (module, _, attribute) = env_id(name), name.partition(":")
+    if id != name:
+        imports.append(module if id == attribute else name)
+        imported_modules.append(imports[-1])
+    return id
+
+
 def _import(module: str) -> None:
     name, _, function = module.partition(":")
     try:
@@ -158,11 +171,27 @@ def _import(module: str) -> None:
         elif isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]:
             mend = ": modules are searched for in the current folder and among the installed packages"
         raise ConfigError(f"--import {module}: {type(error).__name__}: {error}{mend}") from error
-    if function:
+    made = getattr(imported, function, None)
+    if function and _makes_env(made):
+        from groundling.envs.objects import register_env
+
+        register_env(made)
+    elif function:
         from groundling.rewards.registry import register_function
 
-        if not callable(getattr(imported, function, None)):
+        if not callable(made):
             known = [one for one, value in vars(imported).items() if inspect.isfunction(value)]
             raise ConfigError(f"--import {module}: {unknown('function', function, known)}")
-        register_function(getattr(imported, function))
+        register_function(made)
     imported_modules.append(module)
+
+
+def _makes_env(made: Any) -> bool:
+    """Return True for an env, a class of envs, or a function without required arguments, which is no reward."""
+    import gymnasium
+
+    if inspect.isfunction(made):
+        return all(
+            parameter.default is not parameter.empty for parameter in inspect.signature(made).parameters.values()
+        )
+    return isinstance(made, gymnasium.Env) or (isinstance(made, type) and issubclass(made, gymnasium.Env))

@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     from groundling.config.facts import shareable_words
     from groundling.studies.definition import read_study
     from groundling.studies.figures import page_of_figures
-    from groundling.studies.page import write_page
+    from groundling.studies.page import check_output, write_page
     from groundling.studies.run import make_jobs, run_here, run_in_processes
     from groundling.studies.success import page_of_success
     from groundling.worlds import kind
@@ -56,6 +56,8 @@ def run(arguments: argparse.Namespace) -> int:
             f"the results of {study.name} report a single suite: use the same first suite for all arms, not "
             f"{', '.join(sorted({job.suites[0] for job in jobs}))}"
         )
+    if not arguments.no_results:
+        check_output(output)
     console = make_console()
 
     def report(text: str) -> None:

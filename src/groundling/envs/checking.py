@@ -10,16 +10,16 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NoReturn
 from unittest import mock
-from warnings import warn
 
 import gymnasium
 import numpy as np
 
 from groundling.envs.make import TextEnvMaker, name_actions
+from groundling.envs.objects import register_env
 from groundling.envs.text_env import Reader, TextObservation, read_reset, read_text_step
 from groundling.envs.text_episode import TextEpisode, held_out_seed, random_action, training_seed
 from groundling.envs.vector import TextVectorEnv, UnequalEpisode
-from groundling.errors import ConfigError, foreign
+from groundling.errors import ConfigError, foreign, warn_caller
 
 _KEPT = 16  # Number of observations kept for computing a model's action probabilities
 
@@ -48,8 +48,8 @@ class RandomEpisodes:
 
 
 def check_env(
-    id: str,
-    args: Mapping[str, Any],
+    id: Any,
+    args: Mapping[str, Any] = {},
     actions: Sequence[str] | None = None,
     *,
     goal: str | Reader | None = None,
@@ -61,6 +61,9 @@ def check_env(
     """Play random training episodes of an env, replay them in this and another process, and compare both splits.
 
     Args:
+        id: A registered id, an env class, a function that creates an env, or an env, which is copied; another process
+            must be able to import it.
+        args: Arguments of the env.
         actions: Names of all actions; None if the env has its own names, or is a BabyAI env.
         goal: See `groundling.envs.TextEnv`.
         history: Maximum number of observations shown; None for all.
@@ -73,13 +76,14 @@ def check_env(
         ForeignError: The env raises an exception.
         RunError: The env returns an invalid value at a step.
     """
+    id = id if isinstance(id, str) else register_env(id)
     names = name_actions(id, args, given=actions)
     maker = replace(TextEnvMaker.of(id, **args), goal=goal)
 
     def make(num_envs: int = 1, num_workers: int = 0, last: int = 0) -> TextVectorEnv:
         on_loss: Callable[[str], None] = _refuse_loss
         if not num_workers:
-            on_loss = warn  # in this process, only a server can be lost
+            on_loss = warn_caller  # in this process, only a server can be lost
         return TextVectorEnv(
             maker,
             num_envs,

@@ -3,7 +3,6 @@
 import functools
 import json
 import pickle
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from groundling.envs.babyai_text import ACTIONS, LEVELS, BabyAIText
 from groundling.envs.objects import origin_of
 from groundling.envs.openenv.env import PREFIX, OpenEnv, check_url
 from groundling.envs.text_env import Reader, TextEnv, check_characters, check_language, read_text_step
-from groundling.errors import ConfigError, UnknownEnv, did_you_mean, foreign
+from groundling.errors import ConfigError, UnknownEnv, did_you_mean, foreign, warn_caller
 from groundling.registry import IMPORT, imported_modules
 
 _IMPORTING = ("GymV21Environment-v0", "GymV26Environment-v0")  # these import the module of an id such as ``module:ID``
@@ -111,10 +110,9 @@ def name_actions(
 
 @functools.cache
 def _warn_of_numbers(id: str, count: int) -> None:
-    warnings.warn(
+    warn_caller(
         f"env {id} does not name its {count} actions, so the agent reads action 0 to action {count - 1}: name them with "
-        "world.actions=[…], with an attribute action_names of the env, or in info['actions']",
-        stacklevel=2,
+        "world.actions=[…], with an attribute action_names of the env, or in info['actions']"
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, SupportsFloat, cast, get_args
 import gymnasium
 import numpy as np
 
-from groundling.errors import ConfigError, GroundlingError
+from groundling.errors import ConfigError
 
 Language = Literal["english", "french"]
 
@@ -34,7 +34,7 @@ FRENCH_COLOURS = {
 FRENCH_STATES = {"open": "ouverte", "closed": "fermée", "locked": "fermée à clef"}
 
 
-class TranslationError(GroundlingError):
+class TranslationError(ConfigError):
     """The language is unknown, or there is no translation."""
 
 

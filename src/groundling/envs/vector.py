@@ -1,7 +1,6 @@
 """Many text envs stepped together, with automatic resets, a seed for each episode, and exact resumption."""
 
 import functools
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -30,7 +29,9 @@ from groundling.envs.text_episode import (
     training_seed,
 )
 from groundling.envs.worker_pool import EnvLost, Incidents, WorkerEnvs
-from groundling.errors import ConfigError, ForeignError, RunError
+from groundling.errors import ConfigError, ForeignError, RunError, warn_caller
+
+_MOST_CUT = 3  # Maximum number of consecutive episodes of an env that may be cut off
 
 
 class UnequalEpisode(RunError):
@@ -53,8 +54,8 @@ class TextVectorEnv:
         seed_of: Returns the seed of env ``i``'s ``n``-th episode (see `groundling.envs.text_episode`).
         history: Maximum number of observations in a `TextObservation` (3 in GLAM); if None, there is no limit.
         num_workers: Number of processes that step the envs, for envs that are slow or crash; 0 uses this process. An
-            env that raises, dies or hangs is recreated and restored to its state; if this happens twice at the same
-            step, its episode ends.
+            env that raises, dies or hangs is recreated and restored to its state. If this happens twice at the same
+            step, its episode ends, and after three such episodes in a row, the run ends.
         timeout: Seconds without an answer after which a worker is considered hung.
         warn: Called with a message for each lost env.
 
@@ -79,7 +80,7 @@ class TextVectorEnv:
         *,
         num_workers: int = 0,
         timeout: float = 60.0,
-        warn: Callable[[str], None] = warnings.warn,
+        warn: Callable[[str], None] = warn_caller,
     ) -> None:
         first = make_env()
         self.envs = [] if num_workers else [first, *(make_env() for _ in range(num_envs - 1))]
@@ -96,6 +97,7 @@ class TextVectorEnv:
         self._name = self._id or str(first)
         self._seed_of, self._warn = seed_of, warn
         self._states = [EpisodeState(history) for _ in range(num_envs)]
+        self._cut: list[set[int]] = [set() for _ in range(num_envs)]  # numbers of the episodes that were cut off
         self._stepper: LocalEnvs | WorkerEnvs = LocalEnvs(self.envs, warn)
         if num_workers:
             first.close()
@@ -329,7 +331,14 @@ class TextVectorEnv:
             return self._cut_off(i, f"{again}, twice at this step")
 
     def _cut_off(self, i: int, reason: str) -> None:
+        """Report that an env's episode is cut off; raise `RunError` if it was the last of several in a row."""
         self.incidents.cut_episodes += 1
+        self._cut[i].add(number := self._states[i].episode)
+        if self._cut[i].issuperset(range(number - _MOST_CUT + 1, number + 1)):
+            raise RunError(
+                f"{self._where(i)}: it {reason}, and so ended each of this env's last {_MOST_CUT} episodes: fix the env "
+                "or, if it is only slow, increase world.timeout, and continue from the last checkpoint"
+            )
         self._warn(f"{self._where(i)}: it {reason}; the episode is cut off")
 
     def _show(self, i: int, raw: Any, shown: TextStep, ended: bool = False) -> None:

@@ -6,7 +6,6 @@ import itertools
 import json
 import math
 import re
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from groundling.config.facts import shareable
 from groundling.config.schema import Config
-from groundling.errors import RunError
+from groundling.errors import RunError, warn_caller
 from groundling.evaluation.target import Target
 from groundling.fields import OfEvaluation
 from groundling.intervals import IntervalEstimate
@@ -107,7 +106,7 @@ def evaluate(
     suite: str,
     num_episodes: int,
     on_agent: Callable[[str], Callable[[], None]] = lambda name: lambda: None,
-    warn: Callable[[str], None] = warnings.warn,
+    warn: Callable[[str], None] = warn_caller,
 ) -> dict[str, Played]:
     """Evaluate the target and its baselines on the same held-out episodes or prompts of a suite.
 
@@ -122,7 +121,7 @@ def evaluate(
     in_suite = target.under(suite)
     world, paths = in_suite.world, _paths(target, suite)
     played: dict[str, Played] = {}
-    algorithm = in_suite.compared_by()
+    algorithm = in_suite.compared_by(warn)
     left_out: dict[str, str] = {}
     texts: dict[Path, str] = {}
     lock = target.run_dir / "evaluation" / f".{suite}{target.suffix}{LOCK}"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from groundling.errors import RunError
 from groundling.io.documents import read_object
+from groundling.lm.load.model_files import is_offline
 from groundling.training import checkpoint
 
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -23,7 +24,7 @@ def fetch(repository: str, revision: str | None = None) -> Path:
     from huggingface_hub import hf_hub_download, snapshot_download
 
     with _asking(f"download {repository} from the hub"):
-        manifest = hf_hub_download(repository, checkpoint.MANIFEST, revision=revision)
+        manifest = hf_hub_download(repository, checkpoint.MANIFEST, revision=revision, local_files_only=is_offline())
         names = [*read_object(Path(manifest)), checkpoint.MANIFEST, "config.yaml"]
         return Path(snapshot_download(repository, revision=revision, allow_patterns=[*map(glob.escape, names)]))
 
@@ -43,4 +44,6 @@ def _asking(what: str, after: str = "") -> Iterator[None]:
         yield
     except Exception as error:  # the hub's client also raises errors from httpx and other libraries
         reason = " ".join(str(error).split()) or type(error).__name__
+        if type(error).__name__ == "LocalEntryNotFoundError":
+            reason = "the hub cannot be reached, and its cache has no copy"
         raise RunError(f"could not {what}: {reason:.300}{after}") from error

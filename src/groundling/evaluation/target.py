@@ -1,7 +1,6 @@
 """Agents to evaluate: a run's checkpoint, an untrained experiment, or a baseline without a policy."""
 
 import re
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,7 +10,7 @@ from groundling.algorithms.algorithm import Algorithm, algorithms
 from groundling.config.compose import changed, compose, experiments, from_file
 from groundling.config.facts import Purpose, has_fact, shareable, shareable_words
 from groundling.config.schema import Config
-from groundling.errors import ConfigError, GroundlingError, RunError, unknown
+from groundling.errors import ConfigError, GroundlingError, RunError, unknown, warn_caller
 from groundling.evaluation import hub
 from groundling.fields import FixedByTraining, NoEffectOnResults, annotation, flat
 from groundling.lm.load.model_files import resolve
@@ -116,14 +115,22 @@ class Target:
         made = Demonstrator(self.agent, self.policy(self.agent), world=self.world, settings=settings)
         return made if checkpoint is None else replace(made, run=self.run_dir.name, checkpoint=checkpoint.name)
 
-    def compared_by(self) -> Algorithm | None:
-        """Return the algorithm that compares a policy with its reference, the initial model, if the run has both."""
+    def compared_by(self, warn: Callable[[str], None]) -> Algorithm | None:
+        """Return the algorithm that compares a policy with its reference, the initial model, if the run has both. Raise
+        `RunError` if that model is missing, and nothing else is measured.
+        """
         config = self.config
         if not getattr(algorithms.get(config.algorithm.id), "needs_reference", False):
             return None
         try:
             resolve(config.model.path)
-        except GroundlingError:
+        except GroundlingError as error:
+            lacks = f"{config.algorithm.id} is measured relative to the initial model, which is missing ({error})"
+            if not (getattr(config.evaluation, "metrics", ()) or config.reward):
+                raise RunError(
+                    f"{lacks}: put it there again, or set evaluation.metrics, as in [{{id: rouge}}]"
+                ) from error
+            warn(lacks)
             return None
         return algorithms.create(config.algorithm.id, **config.algorithm.args)
 
@@ -133,7 +140,7 @@ class Target:
             return None
         config, loaded = self.config, None if agent == "zero-shot" else self.checkpoint
         if agent == "clone":
-            loaded = checkpoint.latest(self.run_dir / CLONE / "checkpoints", warnings.warn)
+            loaded = checkpoint.latest(self.run_dir / CLONE / "checkpoints", warn_caller)
             if loaded is None:
                 raise CannotPlay(f"the clone's run, {self.run_dir / CLONE}, is missing")
         if agent == "zero-shot" and self.checkpoint is not None and has_model(config.policy.id):

@@ -18,7 +18,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from groundling.errors import GroundlingError
+from groundling.errors import ConfigError
 
 if TYPE_CHECKING:
     import pyarrow
@@ -39,7 +39,7 @@ _LOADER: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _FEWER = "Groundling never writes such a file, so it refuses to read it"
 
 
-class DocumentError(GroundlingError, ValueError):
+class DocumentError(ConfigError, ValueError):
     """A file that cannot be read or that exceeds a limit."""
 
 

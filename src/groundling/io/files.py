@@ -5,14 +5,13 @@ import os
 import re
 import shutil
 import uuid
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout, lock_descriptor
 
-from groundling.errors import ConfigError, RunError
+from groundling.errors import ConfigError, RunError, warn_caller
 
 PARTIAL = ".partial"  # Part of the names of unfinished files and folders
 
@@ -130,9 +129,8 @@ def locked(path: Path, doing: str, otherwise: str = "choose another folder", *, 
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise RunError(f"cannot lock {path}: {error}; {otherwise}") from error
-        warnings.warn(
-            f"{path.parent}: this file system does not support locks; do not let two processes write to one folder",
-            stacklevel=3,
+        warn_caller(
+            f"{path.parent}: this file system does not support locks; do not let two processes write to one folder"
         )
     try:
         remove_partial_files(path.parent / path.name.removesuffix(LOCK).removeprefix("."))

@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
-from groundling.errors import GroundlingError, RunError
+from groundling.errors import ConfigError, RunError
 from groundling.io.documents import lines_of, parse_json
 from groundling.io.files import write_atomically
 
@@ -161,13 +161,13 @@ def open_csv(path: Path, delimiter: str = ",") -> "Iterator[csv.DictReader[str]]
             yield rows
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
-        raise GroundlingError(f"{path} is not UTF-8 (it has the byte {byte:#04x}): save it as UTF-8") from error
+        raise ConfigError(f"{path} is not UTF-8 (it has the byte {byte:#04x}): save it as UTF-8") from error
 
 
 def check_columns(names: Sequence[str], where: object) -> None:
     """Raise `GroundlingError` if two columns share a name, since dictionary rows would drop the first one's values."""
     if doubled := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
-        raise GroundlingError(
+        raise ConfigError(
             f"{where} has {names.count(doubled[0])} columns called {doubled[0]!r:.80}: give each column a unique name"
         )
 

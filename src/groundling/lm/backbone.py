@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 from transformers.modeling_outputs import BaseModelOutput
 
-from groundling.errors import GroundlingError
+from groundling.errors import ConfigError, warn_caller
 from groundling.lm.kernels import reads_in_blocks
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 def _mlp(sizes: Sequence[int], bias: bool = True) -> nn.Sequential:
     if min(sizes) < 1:
-        raise GroundlingError(f"each layer of a head needs at least 1 unit, got sizes {list(sizes[1:-1])}")
+        raise ConfigError(f"each layer of a head needs at least 1 unit, got sizes {list(sizes[1:-1])}")
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise(sizes[:-1]):
         layers += [nn.Linear(inputs, outputs), nn.Sigmoid()]
@@ -175,7 +174,7 @@ class Backbone:
         """Warn once per model and message."""
         if message not in self._warned:
             self._warned.add(message)
-            warnings.warn(message, stacklevel=3)
+            warn_caller(message)
 
     def encode(self, tokens: Tensor, mask: Tensor) -> Tensor:
         """Run the encoder on token ids and a 0/1 mask (batch, length); return states (batch, length, hidden)."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import PreTrainedTokenizerBase
 
-from groundling.errors import GroundlingError
+from groundling.errors import ConfigError
 from groundling.lm.read.batching import RowStates, ScoringQuestion, Tokens
 from groundling.lm.read.guided import guided_log_probs
 from groundling.lm.read.scoring import CandidateScorer, CandidateScores, Normalize, normalised
@@ -75,7 +75,8 @@ class LanguageModel(TransformersModel):
             For each prompt, a float32 tensor (num_candidates,).
 
         Raises:
-            GroundlingError: A prompt has no candidates, or is too long for the model.
+            ConfigError: A prompt has no candidates.
+            RunError: A prompt is too long for the model.
         """
         scored = self.score_candidates(prompts, candidates, normalize, compat)
         return [log_probs[mask] for log_probs, mask in zip(scored.log_probs, scored.mask, strict=True)]
@@ -115,12 +116,12 @@ class LanguageModel(TransformersModel):
             temperature: Divides the logits.
 
         Raises:
-            GroundlingError: See `score`. Also raised if the model has no end token.
+            ConfigError, RunError: See `score`. `ConfigError` is also raised if the model has no end token.
         """
         if not self.end_tokens.ids:
-            raise GroundlingError(
+            raise ConfigError(
                 "this model has no end token in its tokenizer, generation config or chat template, so a candidate "
-                "that is a prefix of another cannot end: use a different tokenizer"
+                "that is a prefix of another cannot end: set tokenizer.eos_token (a BERT tokenizer's is its sep_token)"
             )
         _, questions = self.questions(prompts, candidates)
         if not questions:
@@ -173,14 +174,15 @@ class LanguageModel(TransformersModel):
             One `Generation` per prompt, or `num_return_sequences` of them, in the order of the prompts.
 
         Raises:
-            GroundlingError: A prompt and its new tokens exceed the model's context length.
+            ConfigError: A setting cannot be used, or the model cannot generate texts.
+            RunError: A prompt and its new tokens exceed the model's context length.
         """
         if isinstance(prompts, str):
-            raise GroundlingError("prompts must be a list of strings: wrap a single string in a list")
+            raise ConfigError("prompts must be a list of strings: wrap a single string in a list")
         if refused := {"stop_strings", "stopping_criteria"} & generation.keys():
-            raise GroundlingError(f"{', '.join(refused)} cannot be used: set eos_token_id to end texts")
+            raise ConfigError(f"{', '.join(refused)} cannot be used: set eos_token_id to end texts")
         if generation.get("max_new_tokens", 1) < 1:
-            raise GroundlingError(f"max_new_tokens must be at least 1, got {generation['max_new_tokens']}")
+            raise ConfigError(f"max_new_tokens must be at least 1, got {generation['max_new_tokens']}")
         new_tokens = generation.get("max_new_tokens", 0 if "max_length" in generation else DEFAULT_NEW_TOKENS)
         if self.is_encoder_decoder and not new_tokens:
             new_tokens = generation["max_length"] - 1  # max_length includes the start token

@@ -1,12 +1,11 @@
 """Tokenize a model's prompts and candidates, with a cache and checks of their length and vocabulary."""
 
-import warnings
 from collections.abc import Sequence
 from typing import Any, cast
 
 from transformers import PreTrainedTokenizerBase
 
-from groundling.errors import GroundlingError
+from groundling.errors import ConfigError, GroundlingError, RunError, warn_caller
 from groundling.lm.read.batching import ScoringQuestion
 from groundling.tokenization.chat import Chat
 from groundling.tokenization.encoding import TextEncoder
@@ -73,14 +72,14 @@ class ModelTokens:
     ) -> tuple[list[Sequence[str]], list[ScoringQuestion]]:
         """Tokenize prompts and candidates (one list for all, or one per prompt); also return candidates as strings."""
         if isinstance(prompts, str) or isinstance(candidates, str):
-            raise GroundlingError("prompts and candidates must be lists of strings: wrap a single string in a list")
+            raise ConfigError("prompts and candidates must be lists of strings: wrap a single string in a list")
         shared = all(isinstance(candidate, str) for candidate in candidates)
         texts = cast(list[Sequence[str]], [candidates] * len(prompts) if shared else list(candidates))
         if len(texts) != len(prompts):
-            raise GroundlingError(f"got {len(prompts)} prompts, but candidates for {len(texts)}")
+            raise ConfigError(f"got {len(prompts)} prompts, but candidates for {len(texts)}")
         for index, options in enumerate(texts):
             if not len(options):
-                raise GroundlingError(f"prompt {index} has no candidates: pass at least one")
+                raise ConfigError(f"prompt {index} has no candidates: pass at least one")
         flat = iter(self.candidate_tokens([text for options in texts for text in options]))
         tokens = [[next(flat) for _ in options] for options in texts]
         for index, prompt in enumerate(cast(Sequence[Sequence[int]], prompts) if growing(prompts) else ()):
@@ -98,7 +97,7 @@ class ModelTokens:
         if self.max_positions is None:
             return tokens
         if self.is_encoder_decoder and room > self.max_positions:
-            raise GroundlingError(
+            raise RunError(
                 f"up to {room} tokens follow a prompt, but this model's decoder has room for {self.max_positions}: "
                 "reduce max_new_tokens, or use shorter candidates"
             )
@@ -106,7 +105,7 @@ class ModelTokens:
         limit = self.max_positions - (0 if self.is_encoder_decoder else max(0, room - 1))
         for index, ids in enumerate(tokens):
             if len(ids) > limit:
-                raise GroundlingError(
+                raise RunError(
                     f"prompt {index} has {len(ids)} tokens, but this model has room for {limit}: shorten it, or load "
                     f"the model with max_prompt_tokens={limit} (in a run, model.max_prompt_tokens={limit}) to keep "
                     "only the last ones"
@@ -144,27 +143,25 @@ class ModelTokens:
     def _finish_prompt(self, ids: list[int]) -> list[int]:
         ids, bos, limit = ids or [self._fallback_token], self.tokenizer.bos_token_id, self.max_prompt_tokens
         if len(ids) > 1 and ids[0] == ids[1] == bos:
-            warnings.warn(
+            warn_caller(
                 f"a prompt starts with {self.tokenizer.bos_token} twice, once from its text and once from the "
-                "tokenizer: remove it from the text, pass token ids, or load the model with add_special_tokens=False",
-                stacklevel=2,
+                "tokenizer: remove it from the text, pass token ids, or load the model with add_special_tokens=False"
             )
         if limit is None or len(ids) <= limit:
             return ids
         if not self._has_cut:
             self._has_cut = True
-            warnings.warn(
+            warn_caller(
                 f"a prompt of {len(ids)} tokens is truncated to its last {limit}, as are all longer prompts: its "
                 "beginning, such as the world's goal and actions, is not read. Raise model.max_prompt_tokens, or "
-                "shorten prompts with world.history or policy.args.prompt",
-                stacklevel=2,
+                "shorten prompts with world.history or policy.args.prompt"
             )
         begins = limit > 1 and ids[0] == bos
         return [ids[0], *ids[len(ids) - limit + 1 :]] if begins else ids[len(ids) - limit :]
 
     def _check_vocabulary(self, text: str, ids: list[int]) -> None:
         if ids and max(ids) >= self.vocabulary_size:
-            raise GroundlingError(
+            raise ConfigError(
                 f"the tokenizer returns token {max(ids)} for {text[:40]!r}, but the model has only "
                 f"{self.vocabulary_size} embeddings: the tokenizer does not belong to this model"
             )

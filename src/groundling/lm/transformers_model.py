@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 from transformers.pytorch_utils import Conv1D
 
-from groundling.errors import GroundlingError
+from groundling.errors import ConfigError
 from groundling.lm.backbone import Backbone
 from groundling.lm.kernels import use_block_attention
 from groundling.lm.load import adapters
@@ -57,14 +57,14 @@ class TransformersModel(ModelTokens, nn.Module):
     ) -> None:
         nn.Module.__init__(self)
         if not add_special_tokens and not tokenizer.num_special_tokens_to_add():
-            raise GroundlingError(
+            raise ConfigError(
                 "add_special_tokens=false does nothing: this model's tokenizer adds no special tokens; leave it at "
                 "true (in a run, model.add_special_tokens=true)"
             )
         embeddings: Any = model.get_input_embeddings()
         size = embeddings.weight.shape[0]
         if tokenizer.vocab_size > size:  # added tokens may never occur
-            raise GroundlingError(
+            raise ConfigError(
                 f"the tokenizer has {tokenizer.vocab_size:,} tokens, but the model has only {size:,}: use the model's "
                 f"own, or call model.resize_token_embeddings({tokenizer.vocab_size}) and train the new embeddings"
             )
@@ -142,11 +142,11 @@ class TransformersModel(ModelTokens, nn.Module):
             compile: Compile the forward passes used for scoring with `torch.compile`.
 
         Raises:
-            GroundlingError: A file or setting is missing or invalid; the message is one line.
+            ConfigError: A file or setting is missing or invalid; the message is one line.
         """
         source, target = Source(resolve(path), revision, trust_remote_code), find_device(device)
         if init not in get_args(Init):
-            raise GroundlingError(f"unknown init {init!r}: use 'pretrained', 'random' or 'embeddings'")
+            raise ConfigError(f"unknown init {init!r}: use 'pretrained', 'random' or 'embeddings'")
         base = adapter_base(source.path)
         weights = replace(source, path=base) if base else source
         placement = Placement(target, device_map, load_in_4bit)

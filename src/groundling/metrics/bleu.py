@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, ClassVar, Literal
 
 from groundling.envs.text_generation.pools import Sample
-from groundling.errors import ConfigError, GroundlingError, RunError
+from groundling.errors import ConfigError, RunError
 from groundling.fields import Ge
 from groundling.metrics.metric import (
     Figures,
@@ -276,7 +276,7 @@ class Spice(Metric):
 
     def check(self) -> None:
         if shutil.which("java") is None or importlib.util.find_spec("pycocoevalcap") is None:
-            raise GroundlingError(
+            raise ConfigError(
                 "SPICE needs Java and pycocoevalcap: apt install default-jre-headless; pip install pycocoevalcap"
             )
 

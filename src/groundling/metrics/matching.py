@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from groundling.envs.text_generation.tasks import words
-from groundling.errors import GroundlingError
+from groundling.errors import ConfigError, warn_caller
 from groundling.fields import Gt
 from groundling.metrics.metric import (
     Figures,
@@ -46,10 +46,9 @@ class _RougeMetric(LexicalMetric):
         """Warn if letters are dropped."""
         texts = [*generations, *(text for given in references for text in given)]
         if any(c.isalpha() and not c.isascii() for text in texts for c in text.lower()):
-            warnings.warn(
+            warn_caller(
                 f"with compat={self.compat}, {self.name} drops letters other than a to z, which these texts contain: "
-                "remove compat to keep them",
-                stacklevel=3,
+                "remove compat to keep them"
             )
 
 
@@ -173,7 +172,7 @@ def _py_rouge(separators: _Separators | None = None) -> Any:
     with _pkg_resources():
         module: Any = library("rouge.rouge")
         if not hasattr(module.Rouge, "WORDNET_KEY_VALUE"):
-            raise GroundlingError("rouge_l_max needs py-rouge, not rouge: pip uninstall rouge; pip install py-rouge")
+            raise ConfigError("rouge_l_max needs py-rouge, not rouge: pip uninstall rouge; pip install py-rouge")
         if separators is not None:
             # The pattern is an attribute of a global class, so it is changed in a private copy of the module.
             module = importlib.util.module_from_spec(module.__spec__)
@@ -209,7 +208,7 @@ def wordnet() -> Any:
         corpus.ensure_loaded()
     except LookupError as error:
         if not (DEBIAN_WORDNET / "data.noun").exists():
-            raise GroundlingError(
+            raise ConfigError(
                 "METEOR needs WordNet: run python -m nltk.downloader wordnet, or apt install wordnet-base"
             ) from error
     else:

@@ -1,18 +1,18 @@
 """Base classes for text metrics, and functions that load the libraries and models they use."""
 
 import importlib.util
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from groundling.envs.text_generation.pools import Sample
-from groundling.errors import ConfigError, GroundlingError, RunError, foreign, pass_out_of_memory, unknown
+from groundling.errors import ConfigError, GroundlingError, RunError, foreign, pass_out_of_memory, unknown, warn_caller
 from groundling.metrics.tokens import spaced, stands_apart
 from groundling.registry import Registry
 from groundling.runtime.devices import find_device
@@ -21,7 +21,7 @@ from groundling.runtime.devices import find_device
 def check_library(name: str) -> None:
     """Raise `GroundlingError` if a package of the ``metrics`` extra is not installed, without importing it."""
     if importlib.util.find_spec(name) is None:
-        raise GroundlingError(f"{name} is not installed: pip install 'groundling[metrics]'")
+        raise ConfigError(f"{name} is not installed: pip install 'groundling[metrics]'")
 
 
 def library(module: str) -> Any:
@@ -37,11 +37,12 @@ def check_model(kind: str, name: str) -> Any:
     from transformers import AutoConfig
 
     from groundling.lm.load.model import refuse_adapter, refuse_kernels
-    from groundling.lm.load.model_files import check_model_files, quietly
+    from groundling.lm.load.model_files import check_model_files, is_offline, quietly
 
     check_model_files(name)
     with loading(kind, name), quietly():
-        config = AutoConfig.from_pretrained(name, trust_remote_code=False)
+        cached = not Path(name).is_dir() and is_offline()
+        config = AutoConfig.from_pretrained(name, trust_remote_code=False, local_files_only=cached)
     refuse_adapter(name)
     refuse_kernels(config, name)
     return config
@@ -71,7 +72,7 @@ def loading(kind: str, name: str) -> Iterator[None]:
         raise
     except Exception as error:  # Transformers raises many exception types
         pass_out_of_memory(error)
-        raise GroundlingError(
+        raise ConfigError(
             f"the {kind} {name} cannot be loaded (expected a folder, or a hub id and access to the hub): "
             f"{(str(error).splitlines() or [''])[0]}"
         ) from error
@@ -308,10 +309,9 @@ class LexicalMetric(Metric):
     def check_letters(self, generations: Texts, references: References) -> None:
         """Warn if texts that are not split into characters contain unspaced scripts."""
         if self.compat and any(c.isalpha() and stands_apart(c) for text in generations for c in text):
-            warnings.warn(
+            warn_caller(
                 f"with compat={self.compat}, {self.name} treats a run of Chinese, Japanese, Thai, … characters as one "
-                "word, as the original does: remove compat to count characters",
-                stacklevel=3,
+                "word, as the original does: remove compat to count characters"
             )
 
 

@@ -1,7 +1,6 @@
 """Metrics computed by models: sequence classifiers (learned reward, intent, BLEURT), BERTScore and perplexity."""
 
 import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import torch
 from torch import Tensor
 
-from groundling.errors import ConfigError, RunError
+from groundling.errors import ConfigError, RunError, warn_caller
 from groundling.fields import Ge, Provided
 from groundling.metrics.metric import (
     Figures,
@@ -167,9 +166,7 @@ class LearnedReward(ClassifierMetric):
             raise ConfigError(f"learned_reward needs label=NAME or label_ix=INDEX; available: {self.listed_labels()}")
         if self.compat:
             if single:
-                warnings.warn(
-                    f"with compat={self.compat}, learned_reward is 1 for every text: remove compat", stacklevel=2
-                )
+                warn_caller(f"with compat={self.compat}, learned_reward is 1 for every text: remove compat")
             return index, "softmax"
         if single and self.output == "softmax":
             raise ConfigError(

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from groundling.errors import ConfigError, GroundlingError
+from groundling.errors import ConfigError
 from groundling.metrics.metric import Figures, Meta, References, Texts, mean_of, metrics
 from groundling.metrics.models import ClassifierMetric
 from groundling.metrics.tokens import SENTENCE_END, spaced
@@ -81,7 +81,7 @@ class SummaCConvolution(_SummaC):
 
     def check(self) -> None:
         if self.weights is None or not Path(self.weights).is_file():
-            raise GroundlingError(
+            raise ConfigError(
                 f"summaCConv needs its trained layers, but weights={self.weights} is not a file: download "
                 "summac_conv_vitc_sent_perc_e.bin from github.com/tingofurro/summac and set weights to its path"
             )

@@ -1,7 +1,6 @@
 """Prompts and generated texts, and their hidden states, computed in one pass."""
 
 import itertools
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from groundling.errors import warn_caller
 from groundling.lm import LanguageModel
 from groundling.lm.read.batching import MAX_ROWS, ScoringQuestion, padded, split_wide
 from groundling.lm.read.causal import WORTH_SHARING
@@ -101,10 +101,9 @@ class ConversationTokens:
 
     def _warn(self, kind: str, cut: str) -> None:
         # Python shows identical warnings only once.
-        warnings.warn(
+        warn_caller(
             f"{kind} longer than {self._room} tokens {cut}: raise model.max_prompt_tokens as far as the model's "
-            "context length allows, or shorten episodes or observations",
-            stacklevel=4,
+            "context length allows, or shorten episodes or observations"
         )
 
 

@@ -1,6 +1,5 @@
 """A language model that generates texts: each token is an action, each text an episode (RL4LMs, arXiv 2210.01241)."""
 
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -9,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from groundling.errors import ConfigError, RunError, unknown
+from groundling.errors import ConfigError, RunError, unknown, warn_caller
 from groundling.fields import Ge, Gt, OnlyWith
 from groundling.lm import LanguageModel, ValueHead
 from groundling.lm.read.causal import WORTH_SHARING
@@ -146,7 +145,7 @@ class TokenPolicy(Policy):
                 )
             self._texts_at_once = size // 2
             message = f"{problem}: continuing with {self._texts_at_once} texts at a time, which only affects speed"
-            warnings.warn(message, stacklevel=2)
+            warn_caller(message)
             torch.cuda.empty_cache()
 
     def _write(self, prompts: Sequence[TokenPrompt], uniforms: Tensor, num_tokens: int) -> Writing:

@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PureWindowsPath
 from typing import Any
@@ -14,7 +13,7 @@ from omegaconf import OmegaConf
 
 from groundling.config.compose import recorded
 from groundling.config.facts import shareable
-from groundling.errors import ConfigError
+from groundling.errors import ConfigError, warn_caller
 from groundling.evaluation.evaluate import as_code, in_markdown
 from groundling.evaluation.protocols import PROTOCOLS
 from groundling.evaluation.target import Target
@@ -49,7 +48,7 @@ _PATH_KEYS = ("path", "file", "dir", "folder")  # suffixes of keys whose values 
 def publish(
     target: Target,
     output: Path,
-    warn: Callable[[str], None] = warnings.warn,
+    warn: Callable[[str], None] = warn_caller,
     *,
     license: str | None = None,
     repository: str | None = None,

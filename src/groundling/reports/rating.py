@@ -21,7 +21,7 @@ import numpy as np
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from groundling.errors import ConfigError, GroundlingError, unknown
+from groundling.errors import ConfigError, unknown
 from groundling.io.documents import read_lines, read_object
 from groundling.io.files import write_atomically
 from groundling.io.row_files import harmless_cell, open_csv
@@ -152,15 +152,13 @@ def read_answers(folder: Path, answers: Sequence[Path]) -> list[Rating]:
         for place, row in _answer_rows(path):
             item, rater = row["item"].strip(), row["rater"].strip()
             if item not in systems:
-                raise GroundlingError(f"{place}: there is no item {item!r} in {folder / _KEY}")
+                raise ConfigError(f"{place}: there is no item {item!r} in {folder / _KEY}")
             for question in questions:
                 if answer := row.get(question, "").strip():
                     if answer not in allowed:
-                        raise GroundlingError(
-                            f"{place}: {question} is {answer!r}, expected one of {', '.join(allowed)}"
-                        )
+                        raise ConfigError(f"{place}: {question} is {answer!r}, expected one of {', '.join(allowed)}")
                     if (item, rater) in given[question]:
-                        raise GroundlingError(f"{place}: rater {rater!r} answered {item} twice")
+                        raise ConfigError(f"{place}: rater {rater!r} answered {item} twice")
                     given[question][item, rater] = answer
     return [rating for question in questions for rating in _ratings(key.kind, question, given[question], systems)]
 
@@ -173,11 +171,11 @@ def _draw(
     first, *others = rows.values()
     common = [sample for sample in first if all(sample in other for other in others)]
     if not common:
-        raise GroundlingError(f"{', '.join(rows)} have no sample in common: use predictions for the same split")
+        raise ConfigError(f"{', '.join(rows)} have no sample in common: use predictions for the same split")
     for sample in common:
         for system, other in rows.items():
             if other[sample]["prompt"] != first[sample]["prompt"]:
-                raise GroundlingError(
+                raise ConfigError(
                     f"{next(iter(rows))} and {system} have different prompts for sample {sample[:60]!r}: use "
                     "predictions for the same pool and split"
                 )
@@ -196,12 +194,12 @@ def _predictions(path: Path) -> dict[str, dict[str, Any]]:
         try:
             prompt, generation = row["prompt"], row["generation"]
         except (KeyError, TypeError) as error:
-            raise GroundlingError(f"{where} is not a JSON object with prompt and generation: {error}") from error
+            raise ConfigError(f"{where} is not a JSON object with prompt and generation: {error}") from error
         if not isinstance(prompt, str) or not isinstance(generation, str):
-            raise GroundlingError(f"{where}: prompt and generation must be strings")
+            raise ConfigError(f"{where}: prompt and generation must be strings")
         sample = str(row.get("sample_id", row.get("id", prompt)))
         if sample in rows:
-            raise GroundlingError(f"{where}: sample {sample[:60]!r} occurs twice: give each row its own sample_id")
+            raise ConfigError(f"{where}: sample {sample[:60]!r} occurs twice: give each row its own sample_id")
         rows[sample] = {"prompt": prompt, "generation": generation}
     return rows
 
@@ -245,7 +243,7 @@ def _answer_rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
     with open_csv(path) as rows:
         for column in ("rater", "item"):
             if column not in (rows.fieldnames or ()):
-                raise GroundlingError(f"{path}: {unknown('column', column, rows.fieldnames or ())}")
+                raise ConfigError(f"{path}: {unknown('column', column, rows.fieldnames or ())}")
         for number, row in enumerate(rows, start=1):
             yield f"{path}, row {number}", {name: value or "" for name, value in row.items() if name}
 

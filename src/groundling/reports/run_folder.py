@@ -33,6 +33,7 @@ Cell = tuple[str, str]  # a mean and its interval, as text
 _LEARNING_FIGURES = (  # metrics of algorithms and episodes in every world
     "return_mean",
     "loss",
+    *("accuracy", "rewards/margins", "rewards/chosen", "rewards/rejected", "kl"),  # of preferences
     "probability",
     "kl_mean",
     "kl_coefficient",

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from groundling.envs.text_generation.pools import Sample
 from groundling.envs.text_generation.tasks import words
-from groundling.errors import ConfigError, GroundlingError, RunError
+from groundling.errors import ConfigError, RunError
 from groundling.fields import Ge
 from groundling.metrics.matching import Meteor
 from groundling.metrics.metric import Meta, References, Scorer, Texts, check_library, check_model, library, load_model
@@ -244,7 +244,7 @@ class PreferenceModel(Reward):
 
     def check(self) -> None:
         if self.model_name is None:
-            raise GroundlingError(
+            raise ConfigError(
                 f"common_gen_preference_model needs model_name=FOLDER: the authors' {self.model_type} model is not "
                 "on the hub; its download link is in the README of github.com/allenai/RL4LMs"
             )

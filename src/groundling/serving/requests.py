@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, AliasPath, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from groundling.errors import GroundlingError
+from groundling.errors import ConfigError
 from groundling.lm.write.sampling import Sampling
 
 MAX_TEXTS = 64  # Maximum number of texts per request
@@ -127,7 +127,7 @@ def parse(body: bytes, is_chat: bool) -> CompletionRequest:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place, message = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
-        raise GroundlingError(f"{place}: {message}" if place else message) from error
+        raise ConfigError(f"{place}: {message}" if place else message) from error
     if is_chat != (request.messages is not None) or is_chat == (request.prompt is not None):
-        raise GroundlingError("/v1/chat/completions needs messages and no prompt, and /v1/completions the opposite")
+        raise ConfigError("/v1/chat/completions needs messages and no prompt, and /v1/completions the opposite")
     return request

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from groundling.errors import ConfigError, GroundlingError
+from groundling.errors import ConfigError
 from groundling.policies.action_generating import ActionGeneratingPolicy
 from groundling.policies.action_scoring import ActionTextPolicy
 from groundling.policies.policy import Policy
@@ -39,29 +39,29 @@ class ServedPolicy:
         limit = lm.max_prompt_tokens or lm.max_positions or _MAX_PROMPT_TOKENS
         texts = [source[0] or "", *source[1]] if isinstance(source, tuple) else [source]
         if (size := sum(map(len, texts))) > limit * _MAX_CHARACTERS:  # encoding would take long
-            raise GroundlingError(f"the prompt has {size} characters, but this model reads {limit} tokens: shorten it")
+            raise ConfigError(f"the prompt has {size} characters, but this model reads {limit} tokens: shorten it")
         if isinstance(source, tuple) and not self._reads_text:
             system, said = source
             ids = lm.chat.conversation(system, list(zip(said[:-1:2], said[1::2], strict=True)), said[-1])
         elif isinstance(source, tuple):
             if source[0] is not None or len(source[1]) > 1:
-                raise GroundlingError("this agent reads a single text: send only one user message")
+                raise ConfigError("this agent reads a single text: send only one user message")
             ids = lm.prompt_tokens([lm.mask(source[1][0])])[0]
         else:
             ids = lm.prompt_tokens([source])[0] if isinstance(source, str) else source
             opening = opening if self._reads_text else ()
         if len(ids) + len(opening) > limit:
-            raise GroundlingError(f"the prompt has {len(ids)} tokens, but this model reads {limit}: shorten it")
+            raise ConfigError(f"the prompt has {len(ids)} tokens, but this model reads {limit}: shorten it")
         if max(ids) >= lm.vocabulary_size:
-            raise GroundlingError(f"token id {max(ids)} is not one of the {lm.vocabulary_size} tokens of this model")
+            raise ConfigError(f"token id {max(ids)} is not one of the {lm.vocabulary_size} tokens of this model")
         return [*ids, *opening], self._choice_tokens(ids, choices) if choices else []
 
     def _choice_tokens(self, prompt: list[int], choices: Sequence[str]) -> list[list[int]]:
         if not self._scores_texts:
-            raise GroundlingError("this agent thinks before it acts, or has an action head: do not send choices")
+            raise ConfigError("this agent thinks before it acts, or has an action head: do not send choices")
         _, (question,) = self.lm.questions([prompt], [[self.lm.mask(choice) for choice in choices]])
         if not all(question.candidates):
-            raise GroundlingError(f"choice {choices[question.candidates.index([])]!r} has no tokens: remove it")
+            raise ConfigError(f"choice {choices[question.candidates.index([])]!r} has no tokens: remove it")
         return question.candidates
 
     def log_probs(self, prompts: list[list[int]], choices: Sequence[Sequence[str]]) -> Tensor:

@@ -12,9 +12,10 @@ from omegaconf import OmegaConf
 
 from groundling.config.facts import shareable
 from groundling.config.schema import Config
+from groundling.errors import ConfigError
 from groundling.evaluation.evaluate import write_csv
 from groundling.intervals import IntervalEstimate, area_under_curve, estimate
-from groundling.io.files import remove_partial_files, write_atomically
+from groundling.io.files import is_unused, remove_partial_files, write_atomically
 from groundling.reports import plots
 from groundling.studies.definition import Study
 from groundling.studies.run import StudyJob
@@ -215,6 +216,12 @@ class StudyPage:
     unfinished: Sequence[str]  # names of jobs that are missing or incomplete
     about: Mapping[str, Any]  # further entries of summary.json
     arms: Mapping[str, Config] = field(default_factory=dict)  # settings of the arms, without seeds
+
+
+def check_output(output: Path) -> None:
+    """Raise `ConfigError` if a folder for results contains anything but a study's results."""
+    if output.is_dir() and not is_unused(output) and not any((output / name).exists() for name in (_ARMS, _SUMMARY)):
+        raise ConfigError(f"{output} contains no results of a study: choose a new folder (--output)")
 
 
 def write_page(study: Study, page: StudyPage, output: Path, command: Sequence[str]) -> None:

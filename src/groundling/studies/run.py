@@ -1,7 +1,6 @@
 """`groundling study`: each arm and seed is an ordinary run, which is trained and evaluated once."""
 
 import json
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from rich.console import Console
 
 from groundling.config.compose import compose
 from groundling.config.schema import Config
-from groundling.errors import ConfigError, GroundlingError, RunError, UnusedKey
+from groundling.errors import ConfigError, GroundlingError, RunError, UnusedKey, warn_caller
 from groundling.evaluation.evaluate import evaluate, played_with, read_evaluation
 from groundling.evaluation.target import Target, config_of_agent
 from groundling.io.files import locked, output_lock
@@ -59,7 +58,7 @@ class StudyJob:
         """Return the agent to evaluate; raise `RunError` if its training is unfinished."""
         if not self.learns:
             return Target(self.agent, self.run_dir, self.config)
-        latest = checkpoint.latest(self.run_dir / "checkpoints", warnings.warn)
+        latest = checkpoint.latest(self.run_dir / "checkpoints", warn_caller)
         training = self.config.training
         if latest is None or not checkpoint.is_last(latest, training.steps, training.epochs):
             raise RunError(f"{self.name} has not finished training yet")

@@ -6,13 +6,12 @@ encoded. Messages are plain text: a world cannot write the tokens that end its t
 """
 
 import itertools
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Literal
 
 from transformers import PreTrainedTokenizerBase
 
-from groundling.errors import GroundlingError
+from groundling.errors import ConfigError, GroundlingError, warn_caller
 from groundling.tokenization.encoding import TextEncoder
 from groundling.tokenization.templates import ChatTemplate
 
@@ -85,10 +84,9 @@ class Chat:
     def _render_whole(self, why: str) -> None:
         self.why_whole = why
         name = self.tokenizer.name_or_path or type(self.tokenizer).__name__
-        warnings.warn(
+        warn_caller(
             f"the chat template of {name} cannot be extended turn by turn ({why}): each conversation is rendered and "
-            "encoded as a whole at each step, which is slower",
-            stacklevel=3,
+            "encoded as a whole at each step, which is slower"
         )
 
     def __deepcopy__(self, memo: dict[int, object]) -> "Chat":
@@ -123,7 +121,7 @@ class Chat:
         one, other = (self._whole(system, [stand_in], tools) for stand_in in (_WORDS, "x"))
         begin, end = common_length(one, other), common_length(one[::-1], other[::-1])
         if (left := room - begin - end) < 1:
-            raise GroundlingError(
+            raise ConfigError(
                 f"a prompt of {room} tokens has no room for a message: template and system prompt use {begin + end}"
             )
         said = tokens[begin : len(tokens) - end]

@@ -15,7 +15,7 @@ from typing import Any
 from jinja2 import Environment
 from transformers import PreTrainedTokenizerBase
 
-from groundling.errors import GroundlingError
+from groundling.errors import ConfigError
 
 _SECONDS, _MEMORY = 10.0, 2**30  # Limits for one rendering: seconds, and additional bytes of memory
 _CHARACTERS = 2**20  # Maximum number of characters that a template may add to a conversation
@@ -75,8 +75,8 @@ class ChatTemplate:
             return False
         return all(json.loads(schema)["function"]["name"] in text for schema in tools)
 
-    def _refusal(self, problem: str) -> GroundlingError:
-        return GroundlingError(f"{self._name} {problem}; use a tokenizer with another template (model.tokenizer=…)")
+    def _refusal(self, problem: str) -> ConfigError:
+        return ConfigError(f"{self._name} {problem}; use a tokenizer with another template (model.tokenizer=…)")
 
     def _printed(self, system: str | None, said: Sequence[str], tools: Sequence[str] = ()) -> str:
         roles = itertools.chain(("user",), itertools.cycle(("assistant", "tool" if tools else "user")))

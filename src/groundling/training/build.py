@@ -14,7 +14,7 @@ import torch
 from groundling.algorithms.algorithm import Algorithm, algorithms, check_trains, penalises
 from groundling.config.checks import check
 from groundling.config.schema import Config, ModelConfig
-from groundling.errors import ConfigError
+from groundling.errors import ConfigError, warn_caller
 from groundling.lm.load.model_files import adapter_base, resolve
 from groundling.policies.action_scoring import ActionTextPolicy
 from groundling.policies.policy import Policy, Turn, check_accepts, has_model, policies
@@ -140,10 +140,9 @@ def make_algorithm(algorithm: ComponentConfig, policy: Policy, processes: Proces
         raise ConfigError(f"a {type(policy).__name__} has no weights to train: choose a different policy.id")
     if rounded := {p.dtype for p in trained} - {torch.float32}:
         dtype = str(rounded.pop()).removeprefix("torch.")
-        warnings.warn(
+        warn_caller(
             f"model.dtype={dtype} rounds away updates smaller than about 0.4% of a weight, which are common with "
-            "small learning rates: keep float32 (GPUs still compute in bfloat16) or train an adapter (model.lora)",
-            stacklevel=2,
+            "small learning rates: keep float32 (GPUs still compute in bfloat16) or train an adapter (model.lora)"
         )
     made: Algorithm = algorithms.create(algorithm.id, **algorithm.args)
     made.processes = processes or Processes()

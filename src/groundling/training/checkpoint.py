@@ -29,7 +29,7 @@ from groundling.errors import ConfigError, GroundlingError, RunError, pass_out_o
 from groundling.fields import MayChangeOnResume, NoEffectOnResults, flat
 from groundling.io.documents import DocumentError, parse_json, read_object
 from groundling.io.files import LOCK, PARTIAL, locked, new_folder, share_mode, sync, write_atomically
-from groundling.training.tracking import read_metrics
+from groundling.training.tracking import METRICS, read_metrics
 
 _NUMPY_WORDS = 624  # State size of NumPy's legacy generator, a Mersenne Twister
 
@@ -304,8 +304,19 @@ def open_run(folder: Path, settings: Mapping[str, Any]) -> Iterator[Path]:
             raise
 
 
+def check_folder(folder: Path) -> None:
+    """Raise `ConfigError` if a folder for a run is no run's but contains runs, as ``runs`` does."""
+    if not (folder / SETTINGS_FILE).exists():
+        found = [path.parent for pattern in ("*", "*/*") for path in folder.glob(f"{pattern}/{METRICS}")]
+        if names := sorted(str(path.relative_to(folder)) for path in found if (path / SETTINGS_FILE).exists()):
+            more = ", …" if len(names) > 1 else ""
+            raise ConfigError(f"{folder} contains runs ({names[0]}{more}): name a new folder in it, {folder}/NAME")
+
+
 def _check_settings(folder: Path, settings: Mapping[str, Any]) -> None:
     """Raise `ConfigError` if the folder belongs to a run with different settings that affect its results."""
+    if any(folder.glob("*/*")):
+        check_folder(folder)
     path = folder / SETTINGS_FILE
     rows = read_metrics(folder)
     if not rows and not (folder / "checkpoints").exists():

@@ -1,7 +1,6 @@
 """Train a run from its config, after cloning demonstrations if the config requires it."""
 
 import signal
-import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,7 +12,7 @@ from groundling.algorithms.bc import BehaviouralCloning
 from groundling.config.checks import check
 from groundling.config.facts import shareable
 from groundling.config.schema import CloningConfig, Config
-from groundling.errors import RunError
+from groundling.errors import RunError, warn_caller
 from groundling.fields import flat
 from groundling.registry import ComponentConfig
 from groundling.runtime.processes import Processes
@@ -29,7 +28,7 @@ from groundling.worlds.world import Demonstrator, Player
 _CLONE_CHECKPOINTS = 10  # Approximate number of checkpoints written by the clone's run
 
 
-def train(config: Config, console: Console, warn: Callable[[str], None] = warnings.warn) -> bool:
+def train(config: Config, console: Console, warn: Callable[[str], None] = warn_caller) -> bool:
     """Train or resume the run that ``config`` describes.
 
     Returns:

@@ -23,7 +23,7 @@ from minigrid.utils.baby_ai_bot import BabyAIBot
 
 from groundling.envs.babyai_text.direct import MOST_THINGS, NOUNS, Places, draw_nouns, draw_places, draw_places_by_door
 from groundling.envs.bundled import MIXED_TASKS
-from groundling.errors import ConfigError, GroundlingError, unknown
+from groundling.errors import ConfigError, RunError, unknown
 
 Split = Literal["train", "test"]
 
@@ -223,7 +223,7 @@ class LocalLevel(RoomGridLevel):
         return OpenInstr(ObjDesc("door", colour if names_colour else None))
 
 
-class ExpertError(GroundlingError):
+class ExpertError(RunError):
     """The expert does not support this env, or was called before the env's first reset."""
 
 

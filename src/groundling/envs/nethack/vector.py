@@ -1,7 +1,6 @@
 """A vector of NetHack envs in groups, stepped in worker processes or in this process."""
 
 import tempfile
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import partial
@@ -12,7 +11,7 @@ import numpy as np
 from groundling.envs.nethack import ACTIONS, RECORDING, check_installed, make_task
 from groundling.envs.nethack.observation import FIGURES, LAST_FIELDS, EndStatus, SharedArrays
 from groundling.envs.worker_pool import WorkerLost, WorkerPool
-from groundling.errors import ConfigError, RunError
+from groundling.errors import ConfigError, RunError, warn_caller
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +97,7 @@ class NetHackVectorEnv:
         first_env: int = 0,
         timeout: float = 60.0,
         args: Mapping[str, Any] | None = None,
-        warn: Callable[[str], None] = warnings.warn,
+        warn: Callable[[str], None] = warn_caller,
     ) -> None:
         if not 1 <= num_groups <= min(num_envs, 200) or num_envs % num_groups:
             raise ConfigError(

@@ -5,7 +5,6 @@ import json
 import re
 import string
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, ClassVar, NamedTuple, NoReturn
@@ -15,7 +14,7 @@ import gymnasium
 
 from groundling.envs.text_env import FAILURES, GOALS, SUCCESSES
 from groundling.envs.worker_pool import EnvLost
-from groundling.errors import ConfigError, RunError
+from groundling.errors import ConfigError, RunError, warn_caller
 
 PREFIX = "openenv:"
 _MEGABYTES = 1.0  # Maximum size of a response
@@ -147,7 +146,7 @@ class OpenEnv(gymnasium.Env[dict[str, Any], str]):
         if self._first is not None and answer.observation != self._first:
             self._first = None
         elif self._first is not None and truncated:
-            warnings.warn(f"{self} showed the same observation for {self._steps} steps", stacklevel=2)
+            warn_caller(f"{self} showed the same observation for {self._steps} steps")
         return answer.observation, answer.reward, answer.done, truncated, info
 
     def close(self) -> None:

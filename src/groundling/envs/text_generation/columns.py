@@ -59,16 +59,16 @@ class DatasetSource:
         paths = [path for path in Path(folder).rglob("*") if path.is_file()]
         paths = sorted(path for path in paths if fnmatch(path.relative_to(folder).as_posix(), self.files))
         if not paths:
-            raise GroundlingError(f"dataset {self.dataset} at {self.revision} has no files {self.files}: {offline}")
+            raise ConfigError(f"dataset {self.dataset} at {self.revision} has no files {self.files}: {offline}")
         for path in paths:
             yield from parquet_rows(path, self.columns)
 
 
-def _not_loaded(dataset: str, error: Exception, advice: str) -> GroundlingError:
+def _not_loaded(dataset: str, error: Exception, advice: str) -> ConfigError:
     """Return a one-line error for any exception that a library raised."""
     pass_out_of_memory(error)
     reason = (str(error) or type(error).__name__).strip().splitlines()[0]
-    return GroundlingError(f"dataset {dataset} cannot be loaded ({reason}): {advice}")
+    return ConfigError(f"dataset {dataset} cannot be loaded ({reason}): {advice}")
 
 
 def parquet_rows(path: Path, columns: tuple[str, ...] | None = None) -> Iterator[Row]:
@@ -77,7 +77,7 @@ def parquet_rows(path: Path, columns: tuple[str, ...] | None = None) -> Iterator
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError as error:
-        raise GroundlingError("Parquet files need pyarrow: pip install 'groundling[data]'") from error
+        raise ConfigError("Parquet files need pyarrow: pip install 'groundling[data]'") from error
     try:
         with pq.ParquetFile(path) as file:
             check_columns(file.schema_arrow.names, path)
@@ -86,7 +86,7 @@ def parquet_rows(path: Path, columns: tuple[str, ...] | None = None) -> Iterator
                 yield from batch.to_pylist()
     except (OSError, pa.ArrowException, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
-        raise GroundlingError(f"{path} cannot be read as Parquet: {reason}") from error
+        raise ConfigError(f"{path} cannot be read as Parquet: {reason}") from error
 
 
 @dataclass(kw_only=True)
@@ -116,7 +116,7 @@ class DatasetPool(Pool):
         rows = source.bundled() if self.offline else source.downloaded()
         samples = list(islice(self.made(rows, split), self.max_size))
         if not samples:
-            raise GroundlingError(f"dataset {source.dataset} has no samples for split {split} with {self}")
+            raise ConfigError(f"dataset {source.dataset} has no samples for split {split} with {self}")
         return samples
 
     def made(self, rows: Iterable[Row], split: Split) -> Iterator[Sample]:
@@ -125,7 +125,7 @@ class DatasetPool(Pool):
         try:
             yield from self.samples(rows, split)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-            raise GroundlingError(
+            raise ConfigError(
                 f"a row of dataset {dataset} has a different format from what its pool expects ({error!r}): use the "
                 "bundled sample with offline=true"
             ) from error
@@ -169,7 +169,7 @@ class ColumnPool(Pool):
     def prepare(self, split: Split) -> list[Sample]:
         samples = [self._sample(f"{split}_{number}", row) for number, row in enumerate(self.rows(split))]
         if not samples:
-            raise GroundlingError(
+            raise ConfigError(
                 f"no samples for split {split} with {self}: add rows, or set fractions so that the split has a prompt"
             )
         return samples
@@ -185,7 +185,7 @@ class ColumnPool(Pool):
         for column in filter(None, (asked, reference, self.id_column, *(self.meta_columns or ()))):
             if column not in row:
                 advice = _advice(row) if column == asked else ""
-                raise GroundlingError(f"row {name}: {unknown('column', column, row, advice)}")
+                raise ConfigError(f"row {name}: {unknown('column', column, row, advice)}")
         used, names = {asked, reference, self.id_column, MESSAGES}, self.meta_columns
         meta = {column: row[column] for column in row if (column not in used if names is None else column in names)}
         id, prompt = str(row[self.id_column]) if self.id_column else name, row[asked]
@@ -193,7 +193,7 @@ class ColumnPool(Pool):
         references = (references,) if isinstance(references, str) else references or ()
         if not isinstance(prompt, str | list) or not isinstance(references, list | tuple):
             wrong = references if isinstance(prompt, str | list) else prompt
-            raise GroundlingError(f"row {name}: prompt and references must be strings, got {wrong!r:.80}")
+            raise ConfigError(f"row {name}: prompt and references must be strings, got {wrong!r:.80}")
         references = tuple(one.get("content") if isinstance(one, Mapping) else one for one in references)
         if isinstance(prompt, str):
             return Sample(id, self.prompt_prefix + prompt + self.prompt_suffix, references, meta, data=(prompt,))
@@ -203,7 +203,7 @@ class ColumnPool(Pool):
             )
         has_answer = bool(prompt) and isinstance(prompt[-1], Mapping) and prompt[-1].get("role") == "assistant"
         if has_answer and asked == "prompt":
-            raise GroundlingError(f"row {name}: the prompt ends with an answer: move it to a column named completion")
+            raise ConfigError(f"row {name}: the prompt ends with an answer: move it to a column named completion")
         meta[MESSAGES] = prompt[:-1] if has_answer else prompt
         return Sample.of_messages(id, prompt, references=references, meta=meta)
 
@@ -293,7 +293,7 @@ class Jsonl(FilePool):
     def read(self, path: Path) -> Iterator[Row]:
         for where, row in read_lines(path):
             if not isinstance(row, dict):
-                raise GroundlingError(f"{where} is not a JSON object with columns as its keys")
+                raise ConfigError(f"{where} is not a JSON object with columns as its keys")
             yield row
 
 
@@ -307,7 +307,7 @@ class Lines(FilePool):
             # splitlines would also split at separators within a prompt, such as U+2028.
             lines = [line.decode("utf-8").rstrip("\r\n") for line in lines_of(path)]
         except UnicodeDecodeError as error:
-            raise GroundlingError(f"{path} is not UTF-8: save it as UTF-8") from error
+            raise ConfigError(f"{path} is not UTF-8: save it as UTF-8") from error
         return ({"prompt": line} for line in lines if line.strip())
 
 
@@ -326,7 +326,7 @@ class Csv(FilePool):
         with open_csv(path, self.delimiter) as rows:
             for number, row in enumerate(rows, start=1):
                 if None in row or None in row.values():
-                    raise GroundlingError(f"{path}: row {number} has a different number of values from the first line")
+                    raise ConfigError(f"{path}: row {number} has a different number of values from the first line")
                 yield row
 
 
@@ -360,7 +360,7 @@ class HuggingFace(ColumnPool):
         try:
             import datasets
         except ImportError as error:
-            raise GroundlingError("this pool needs datasets: pip install 'groundling[data]'") from error
+            raise ConfigError("this pool needs datasets: pip install 'groundling[data]'") from error
         if split not in self.splits:
             raise ConfigError(f"splits has no {split}, only {', '.join(self.splits)}")
         try:
@@ -388,7 +388,7 @@ def _refuse_servers(folder: Path) -> None:
     card, more = folder / "README.md", folder / ".huggingface.yaml"
     cards = [read_card(path) for path in (card, more) if path.exists()]
     if "://" in str([about.get("configs") for about in cards]):
-        raise GroundlingError(
+        raise ConfigError(
             f"{folder} refers to files on a server, which a dataset folder may not do: remove the URLs from the "
             f"configs of {card.name} and {more.name}, or set dataset to that dataset's own id"
         )

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor
 
 from groundling.envs.text_generation.pools import Sample
-from groundling.errors import ConfigError, GroundlingError
+from groundling.errors import ConfigError, RunError, warn_caller
 from groundling.registry import taken
 
 if TYPE_CHECKING:
@@ -122,10 +121,10 @@ class TextGenerationEnv(gymnasium.Env[Observation, int]):
 
     def step(self, action: int) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         if self._done:
-            raise GroundlingError("the text is finished: reset the env before the next step")
+            raise RunError("the text is finished: reset the env before the next step")
         token = int(action)
         if not 0 <= token < self.num_actions:
-            raise GroundlingError(f"action {token} is not a token: expected 0 to {self.num_actions - 1}")
+            raise RunError(f"action {token} is not a token: expected 0 to {self.num_actions - 1}")
         self._context.append(token)
         self._input.append(token)
         self._actions[self._steps] = token
@@ -151,7 +150,7 @@ class TextGenerationEnv(gymnasium.Env[Observation, int]):
         else:
             (reward,) = map(float, self.reward([sample.prompt], [self._text], [references], meta=[meta]))
         if not math.isfinite(reward):
-            raise GroundlingError(f"the reward of sample {sample.id} is {reward}: expected a finite number")
+            raise RunError(f"the reward of sample {sample.id} is {reward}: expected a finite number")
         return reward
 
     def _observation(self) -> Observation:
@@ -214,17 +213,16 @@ def encode_prompts(
     finally:
         tokenizer.truncation_side = side_before
     if any(one.overflowing for one in encoded.encodings or ()):  # only Rust tokenizers have encodings
-        warnings.warn(
+        warn_caller(
             f"prompts of more than {max_prompt_length} tokens are truncated on the {truncation_side}: raise "
-            "world.max_prompt_length to keep them whole",
-            stacklevel=2,
+            "world.max_prompt_length to keep them whole"
         )
     ids, mask = encoded["input_ids"].long(), encoded["attention_mask"].long()
     if any(sample.data for sample in samples):
         _read_data_as_text(samples, tokenizer, truncation_side, ids, mask)
     empty = (mask.sum(1) <= specials).nonzero()
     if len(empty):
-        raise GroundlingError(
+        raise ConfigError(
             f"sample {samples[int(empty[0])].id} has an empty prompt: fill it in, or remove the sample from the pool"
         )
     return ids, mask
@@ -239,10 +237,9 @@ def _read_data_as_text(
     encoder = TextEncoder(tokenizer)
     for row, sample in enumerate(samples):
         if spelled := set().union(*map(encoder.spelled, sample.data)):
-            warnings.warn(
+            warn_caller(
                 f"the pool's data contains control tokens ({', '.join(sorted(spelled))}), encoded as plain text: put "
-                "a template's control tokens in prompt_prefix and prompt_suffix, or set world.chat=true",
-                stacklevel=3,
+                "a template's control tokens in prompt_prefix and prompt_suffix, or set world.chat=true"
             )
             text = encoder.mask_parts(sample.prompt, sample.data)
             plain = torch.tensor(encoder.encode(text, True, ids.shape[1], side))
@@ -252,7 +249,7 @@ def _read_data_as_text(
 
 def padding_id(tokenizer: PreTrainedTokenizerBase) -> int:
     if tokenizer.pad_token_id is None:
-        raise GroundlingError(
+        raise ConfigError(
             "the tokenizer has no padding token: set tokenizer.pad_token = tokenizer.eos_token (the attention mask "
             "still marks padding), or choose a different tokenizer with model.tokenizer=FOLDER"
         )

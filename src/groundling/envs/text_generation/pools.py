@@ -1,7 +1,6 @@
 """Samples for text generation, and the pools that contain them."""
 
 import hashlib
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
-from groundling.errors import GroundlingError, RunError
+from groundling.errors import ConfigError, RunError, warn_caller
 from groundling.registry import Registry
 
 Split = Literal["train", "val", "test"]
@@ -43,7 +42,7 @@ class Sample:
         """
         references = more.pop("references", ())
         if not all(isinstance(one, Mapping) and isinstance(one.get("content"), str) for one in messages):
-            raise GroundlingError(
+            raise ConfigError(
                 f"sample {id}: expected messages of the form {{role: …, content: TEXT}}, got {messages!r:.80}"
             )
         roles = [message.get("role") for message in messages]
@@ -52,7 +51,7 @@ class Sample:
         if roles[:1] == ["system"]:
             system, roles = words.pop(0), roles[1:]
         if not roles or roles != ["user", "assistant"] * (len(roles) // 2) + ["user"] * (len(roles) % 2):
-            raise GroundlingError(
+            raise ConfigError(
                 f"sample {id}: expected alternating user and assistant messages, optionally after system, got {roles}"
             )
         if len(roles) % 2 == 0:
@@ -62,22 +61,22 @@ class Sample:
 
     def __post_init__(self) -> None:
         if not all(isinstance(turn, tuple) and len(turn) == 2 for turn in self.earlier):
-            raise GroundlingError(
+            raise ConfigError(
                 f"sample {self.id}: earlier must be pairs of a user message and an answer, got {self.earlier!r:.80}"
             )
         if not isinstance(self.references, tuple | list):
-            raise GroundlingError(
+            raise ConfigError(
                 f"sample {self.id}: references must be a tuple of strings, such as ('on it',), got "
                 f"{self.references!r:.80}"
             )
         system = () if self.system is None else (self.system,)
         for text in (self.prompt, *self.references, *self.rejected, *chain(*self.earlier), *system):
             if not isinstance(text, str):
-                raise GroundlingError(f"sample {self.id}: prompt and references must be strings, got {text!r:.80}")
+                raise ConfigError(f"sample {self.id}: prompt and references must be strings, got {text!r:.80}")
             try:
                 text.encode()
             except UnicodeEncodeError:  # JSON can contain lone surrogates, which no tokenizer accepts
-                raise GroundlingError(
+                raise ConfigError(
                     f"sample {self.id}: {text!r:.80} contains half a surrogate pair, such as \\ud83d: remove it"
                 ) from None
 
@@ -110,7 +109,7 @@ class SampleOrder:
 
     def __init__(self, samples: Sequence[Sample], seed: int, replacement: bool = True) -> None:
         if not len(samples):
-            raise GroundlingError("there are no samples to draw from")
+            raise ConfigError("there are no samples to draw from")
         self.samples = samples
         self.seed = seed
         self.replacement = replacement
@@ -132,10 +131,9 @@ class SampleOrder:
                 "restore the data that the run started with, or start a new run"
             )
         if state.get("samples", self._fingerprint) != self._fingerprint:  # older checkpoints lack it
-            warnings.warn(  # not an error, since a row that stopped the run may have been corrected
+            warn_caller(  # not an error, since a row that stopped the run may have been corrected
                 f"the {len(self.samples)} samples or their order have changed since the checkpoint; continuing with "
-                "the new samples",
-                stacklevel=2,
+                "the new samples"
             )
         self.seed, self.drawn, self._epoch = state["seed"], state["drawn"], -1
 

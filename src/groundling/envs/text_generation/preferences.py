@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from groundling.envs.text_generation.columns import FilePool, Jsonl, Parquet, Row
 from groundling.envs.text_generation.pools import Pool, Sample, Split, pools
-from groundling.errors import ConfigError, GroundlingError
+from groundling.errors import ConfigError
 
 _READERS: dict[str, type[FilePool]] = {".jsonl": Jsonl, ".parquet": Parquet}
 _EXPECTED = "chosen and rejected (with or without prompt), or prompt, completion and label"
@@ -38,7 +38,7 @@ class Preferences(Pool):
         rows = _Rows(path=self.path, fractions=self.fractions, seed=self.seed).rows(split)
         samples = [replace(row["sample"], id=f"{split}_{number}") for number, row in enumerate(rows)]
         if not samples:
-            raise GroundlingError(
+            raise ConfigError(
                 f"no preferences for split {split} with {self}: add rows, or set fractions so that it has a prompt"
             )
         return samples

@@ -12,7 +12,7 @@ from annotated_types import Ge, Gt, Le
 
 from groundling.envs.text_generation.columns import PARQUET_BRANCH, DatasetPool, DatasetSource, Row
 from groundling.envs.text_generation.pools import Pool, Sample, Split, pools
-from groundling.errors import GroundlingError
+from groundling.errors import ConfigError
 from groundling.fields import OnlyWith, ReadByModel
 
 
@@ -32,7 +32,7 @@ def words_of_sentences(text: str) -> list[str]:
     try:
         sentences = nltk.tokenize.sent_tokenize(text)
     except LookupError as error:
-        raise GroundlingError(
+        raise ConfigError(
             "splitting into words sentence by sentence needs NLTK's data: run python -m nltk.downloader punkt_tab, or "
             "set truncate_by=blanks"
         ) from error
@@ -44,7 +44,7 @@ def _tokenizer() -> Any:
     try:
         from nltk.tokenize.destructive import NLTKWordTokenizer
     except ImportError as error:
-        raise GroundlingError(f"nltk is not installed: pip install 'groundling[metrics]' ({error})") from error
+        raise ConfigError(f"nltk is not installed: pip install 'groundling[metrics]' ({error})") from error
     opening_quote = re.compile(r"'(?!re|ve|ll|m|t|s|d|n)(?=\w\b)", re.IGNORECASE)
 
     class Tokenizer(NLTKWordTokenizer):

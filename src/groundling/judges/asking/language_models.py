@@ -3,12 +3,11 @@
 import asyncio
 import math
 import random
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations, islice
 from typing import Annotated, Any
 
-from groundling.errors import RunError
+from groundling.errors import RunError, warn_caller
 from groundling.fields import CommandLineOnly, Ge, Gt, Le, Private
 from groundling.io.chat_server import ChatServer, RequestFailed, RequestRefused, text_of
 from groundling.judges.asking.judge import Judge, OnReply, Reply, Request, judges, parse
@@ -149,10 +148,9 @@ class OpenAIJudge(Judge):
                     refused = error
                     continue
                 if news := [next(iter(entries[name])) for name in self._optional if name not in optional]:
-                    warnings.warn(
+                    warn_caller(
                         f"{self.server.base_url} rejects {' and '.join(news)}: continuing without them. Without "
-                        "logprobs there are no soft labels; without the others, only the prompt specifies the format",
-                        stacklevel=2,
+                        "logprobs there are no soft labels; without the others, only the prompt specifies the format"
                     )
                 self._optional = [name for name in self._optional if name in optional]
                 return content

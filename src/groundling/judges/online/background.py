@@ -1,7 +1,6 @@
 """Background threads for online judging: one queries a judge, and another trains a copy of a reward model."""
 
 import threading
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -9,7 +8,7 @@ from typing import Annotated, Any
 
 import torch
 
-from groundling.errors import ForeignError, GroundlingError, RunError
+from groundling.errors import ForeignError, GroundlingError, RunError, warn_caller
 from groundling.fields import Gt
 from groundling.judges.reward_models.distill import TrainingPairs, agreement, normalize, train_epoch
 from groundling.judges.reward_models.reward_model import RewardModel
@@ -77,7 +76,7 @@ class BackgroundJudge:
         judge: Callable[[list[Any]], Sequence[float | None]],
         batch_size: int = 100,
         pause: float = 1.0,
-        warn: Callable[[str], None] = warnings.warn,
+        warn: Callable[[str], None] = warn_caller,
     ) -> None:
         self._judge, self._batch_size, self._pause, self._warn = judge, batch_size, pause, warn
         self._waiting: deque[Any] = deque()  # newest on the right

@@ -2,7 +2,6 @@
 
 import copy
 import threading
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -10,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from groundling.errors import ConfigError, RunError
+from groundling.errors import ConfigError, ForeignError, RunError, warn_caller
 from groundling.judges.asking.judge import Judge, Outcome, ask
 from groundling.judges.asking.questions import Question
 from groundling.judges.online.background import BackgroundJudge, OnlineLearning, train_copy
@@ -60,8 +59,8 @@ def online_judge(judge: Judge, question: Question) -> AskJudge:
 
         try:
             ask(judge, question, shown, keep)
-        except RunError:
-            if not replied:
+        except RunError as error:
+            if not replied or isinstance(error, ForeignError):
                 raise
         if to_ask and not replied:
             raise RunError(f"the judge answered none of {len(to_ask)} questions; the first error: {failures[0]}")
@@ -105,7 +104,7 @@ class OnlineReward:
         model: RewardModel,
         judge: AskJudge,
         learning: OnlineLearning | None = None,
-        warn: Callable[[str], None] = warnings.warn,
+        warn: Callable[[str], None] = warn_caller,
     ) -> None:
         self.model, self.learning, self._warn = model, learning or OnlineLearning(), warn
         self._ranks = not (model.gives_labels or isinstance(model, TableRewardModel))

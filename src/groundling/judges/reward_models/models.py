@@ -1,6 +1,5 @@
 """Reward models: Motif's message network, a similar network for any caption, a language model and a table."""
 
-import warnings
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from groundling.errors import ConfigError
+from groundling.errors import ConfigError, warn_caller
 from groundling.fields import Ge, Lt
 from groundling.judges.preferences.pairs import caption_ids
 from groundling.judges.reward_models.distill import TrainingPairs
@@ -205,7 +204,7 @@ class CharacterRewardModel(RewardModel):
         content, most = caption.encode("utf-8", "surrogatepass"), self.args["max_bytes"]
         if len(content) <= most:
             return content
-        warnings.warn(f"captions of more than {most} bytes are cut in the middle: increase max_bytes", stacklevel=2)
+        warn_caller(f"captions of more than {most} bytes are cut in the middle: increase max_bytes")
         return content[: most // 2] + content[len(content) - (most + 1) // 2 :]
 
 

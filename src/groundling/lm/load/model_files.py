@@ -15,7 +15,7 @@ import torch
 from transformers import PretrainedConfig
 from transformers.utils import logging as transformers_logging
 
-from groundling.errors import GroundlingError, did_you_mean
+from groundling.errors import ConfigError, GroundlingError, did_you_mean
 from groundling.io.documents import SETTINGS, read_object
 from groundling.lm.load.gguf import SMOLLM2, dequantised, is_gguf
 
@@ -27,6 +27,7 @@ ADAPTER_CONFIG = "adapter_config.json"
 _LARGE = ("tokenizer.json", "vocab.json", "added_tokens.json")  # Vocabularies, which do not refer to files
 _READ_WHOLE = (".json", ".jinja", ".txt", ".model")  # Suffixes of files that are read into memory in full
 _MOST_BYTES = 2**28  # Maximum size of such a file; the largest vocabularies take about 30 MB
+_PATIENCE = 5.0  # Seconds to wait for the hub
 _TEMPLATES = "additional_chat_templates"  # Subfolder of a model folder that Transformers also reads
 # Suffixes of JSON keys that record a model's origin; the files that they name are not opened.
 _NOT_OPENED = ("name_or_path", "special_tokens_map_file")
@@ -50,7 +51,7 @@ def check_model_files(folder: str | Path) -> None:
     for path in files:
         _check(path, roots, f"{folder} contains the file {path.relative_to(folder)}")
         if path.suffix in _READ_WHOLE and (size := path.stat().st_size) > _MOST_BYTES:
-            raise GroundlingError(
+            raise ConfigError(
                 f"{path} has {size:,} bytes, but files that are read into memory may have at most {_MOST_BYTES:,}: "
                 "replace it with the original file"
             )
@@ -73,11 +74,11 @@ def _json(path: Path) -> Any:
 def _check(path: Path, roots: list[Path], what: str) -> None:
     place = Path(os.path.realpath(path))  # resolve() raises for circular links
     if not any(place.is_relative_to(root) for root in roots):
-        raise GroundlingError(
+        raise ConfigError(
             f"{what}, which lies outside the folder, at {place}: copy it into the folder and use that copy"
         )
     if place.exists() and not (place.is_dir() or place.is_file()):
-        raise GroundlingError(f"{what}, which is a device, pipe or socket, not a regular file: replace it")
+        raise ConfigError(f"{what}, which is a device, pipe or socket, not a regular file: replace it")
 
 
 def _texts(node: Any) -> Iterator[str]:
@@ -125,19 +126,31 @@ def resolve(path: str | Path) -> str:
     if folder.is_dir():
         return str(folder.resolve())
     if folder.is_file() and folder.suffix == ".model":
-        raise GroundlingError(
+        raise ConfigError(
             f"{path} is a SentencePiece model file, but a folder with a Transformers tokenizer is expected: pass its "
             "model's folder. GLAM's unigram file for DRRN has no such folder: copy it to FOLDER/spiece.model, pip "
             'install sentencepiece, convert it with python -c "from transformers import T5Tokenizer as T; '
             "T.from_pretrained('FOLDER', extra_ids=0).save_pretrained('FOLDER')\", and pass FOLDER"
         )
-    if folder.exists() or folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
-        raise GroundlingError(
+    if folder.exists() or folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1 or "\\" in name:
+        raise ConfigError(
             f"no model folder at {path}: use a folder, a GGUF file, a hub id, 'starter', 'starter-causal' or 'smollm2'"
         )
     if "/" not in name and (hint := did_you_mean(name, (*STARTERS, SMOLLM2), 0.8)):
-        raise GroundlingError(f"there is no model {name!r}: {hint.strip()}")
+        raise ConfigError(f"there is no model {name!r}: {hint.strip()}")
     return name
+
+
+def is_offline() -> bool:
+    """Return True without a connection to the hub, whose client would otherwise retry each request for 20 s."""
+    from huggingface_hub import constants
+    from huggingface_hub.utils import get_session
+
+    try:
+        get_session().head(constants.ENDPOINT, timeout=_PATIENCE)
+    except Exception:  # of the HTTP client, or HF_HUB_OFFLINE
+        return True
+    return False
 
 
 @contextmanager
@@ -243,20 +256,20 @@ def adapter_base(path: str) -> str | None:
         settings = read_object(saved, SETTINGS)
         base = settings["base_model_name_or_path"]
     except (ValueError, KeyError) as error:
-        raise GroundlingError(f"{saved} cannot be read: {first_line(error)}") from error
+        raise ConfigError(f"{saved} cannot be read: {first_line(error)}") from error
     if settings.get("megatron_config"):  # peft would import the module that megatron_core names
-        raise GroundlingError(f"{saved} would import a module (megatron_core): set its megatron_config to null")
+        raise ConfigError(f"{saved} would import a module (megatron_core): set its megatron_config to null")
     if own_base.is_dir():
         return str(own_base)
     if not isinstance(base, str) or not base:
-        raise GroundlingError(
+        raise ConfigError(
             f"{saved} does not specify which model the adapter belongs to (base_model_name_or_path is "
             f"{json.dumps(base):.80}): set it to a folder or a hub id, or put the model at {own_base}"
         )
     try:
         return resolve(base)
     except GroundlingError as error:
-        raise GroundlingError(
+        raise ConfigError(
             f"the adapter in {path} belongs to the model {base}, which is not on this machine: put that folder, or "
             f"a link to it, at {own_base}"
         ) from error

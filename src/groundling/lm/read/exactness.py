@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from groundling.errors import GroundlingError, pass_out_of_memory
+from groundling.errors import ConfigError, pass_out_of_memory
 from groundling.lm.backbone import Backbone
 from groundling.lm.load.model_files import first_line
 from groundling.lm.read.batching import ScoringQuestion
@@ -57,7 +57,7 @@ def find_way(backbone: Backbone, start_token: int, ways: Mapping[Way, Scores], l
             expected = torch.cat([plain_scores(backbone, start_token, question) for question in questions])
         except REFUSALS as error:
             pass_out_of_memory(error)
-            raise GroundlingError(
+            raise ConfigError(
                 f"{name} cannot be scored: its forward pass does not accept a prompt and a text "
                 f"({first_line(error, REASON_LENGTH)}); use a causal or encoder-decoder language model from a "
                 "different family"
@@ -76,7 +76,7 @@ def find_way(backbone: Backbone, start_token: int, ways: Mapping[Way, Scores], l
             reasons.append(f"log-probabilities differ by {(computed - expected).abs().max():.2g}")
     if not backbone.exact and computed is not None:  # in half precision, differences may be due to rounding
         return "lines", "; ".join(reasons)
-    raise GroundlingError(
+    raise ConfigError(
         f"{name} cannot be scored here: no way of reading candidates matches its plain forward pass "
         f"({'; '.join(reasons)}); use a language model from a different family"
     )

@@ -16,7 +16,7 @@ from typing import Literal, Self
 import torch
 from torch import Tensor
 
-from groundling.errors import GroundlingError
+from groundling.errors import ConfigError
 from groundling.lm.backbone import Backbone
 from groundling.lm.read.batching import (
     MAX_ROWS,
@@ -239,13 +239,13 @@ def normalised(
     if compat == "glam":
         return scores + (lengths.max() - lengths).to(scores)
     if compat is not None:
-        raise GroundlingError(f"unknown compat {compat!r}: use 'glam' or None")
+        raise ConfigError(f"unknown compat {compat!r}: use 'glam' or None")
     if normalize == "sum":
         return scores
     if normalize == "word":
         lengths = torch.tensor([len(text.split()) for options in texts for text in options])
     elif normalize != "token":
-        raise GroundlingError(f"unknown normalize {normalize!r}: use 'sum', 'token' or 'word'")
+        raise ConfigError(f"unknown normalize {normalize!r}: use 'sum', 'token' or 'word'")
     return scores / lengths.clamp(min=1).to(scores)
 
 

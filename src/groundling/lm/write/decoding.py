@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
-from groundling.errors import GroundlingError
+from groundling.errors import ConfigError, RunError
 from groundling.lm.backbone import Backbone
 from groundling.lm.language_model import LanguageModel, states_after
 from groundling.lm.read.batching import padded
@@ -83,11 +83,11 @@ class Decoder:
         room, encodes = self.lm.max_positions, self.lm.is_encoder_decoder
         for index, prompt in enumerate(prompts):
             if not prompt:
-                raise GroundlingError(f"prompt {index} is empty: pass at least one token")
+                raise ConfigError(f"prompt {index} is empty: pass at least one token")
             # A decoder does not read the prompt; the last token is never read.
             needed = max(len(prompt), new_tokens) if encodes else len(prompt) + new_tokens - 1
             if room is not None and needed > room:
-                raise GroundlingError(
+                raise RunError(
                     f"prompt {index} has {len(prompt)} tokens and the text up to {new_tokens}, but this model has "
                     f"room for {room}: reduce max_prompt_length or max_new_tokens"
                 )

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
-from groundling.errors import GroundlingError, pass_out_of_memory
+from groundling.errors import ConfigError, pass_out_of_memory
 from groundling.lm.backbone import Backbone
 from groundling.lm.load.model_files import first_line
 from groundling.lm.read.batching import padded
@@ -128,7 +128,7 @@ class Generator:
                     backbone.warn_once(f"{name} generates for one prompt at a time, which is slower ({why})")
                 return pads
             reasons.append(f"logits differ by {error:.2g}")
-        raise GroundlingError(
+        raise ConfigError(
             f"{type(backbone.model).__name__} cannot generate here: `generate` does not match the model's plain "
             f"forward pass ({'; '.join(reasons)}); use a language model from a different family"
         )

@@ -1,6 +1,5 @@
 """Rollouts of a policy that acts in text envs."""
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple
@@ -13,7 +12,7 @@ from groundling.algorithms.rollout import Rollout
 from groundling.envs.text_env import TextObservation
 from groundling.envs.text_episode import Step
 from groundling.envs.vector import TextVectorEnv
-from groundling.errors import RunError
+from groundling.errors import RunError, warn_caller
 from groundling.judges.preferences.pairs import caption_id, caption_ids
 from groundling.policies.policy import Action, Policy, Turn, TurnTokens
 from groundling.rewards import Captions, EnvPart, EpisodeCounts, Rewarded, RewardInputs, RewardSum
@@ -216,10 +215,9 @@ class EnvCollector(Collector):
         cut = int((taken[-1].acting & ~taken[-1].step.dones).sum())
         if cut and not self._has_warned:
             self._has_warned = True
-            warnings.warn(
+            warn_caller(
                 f"{cut} of {self.envs.num_envs} episodes had not ended after world.num_steps={self._num_steps} steps: "
-                "they are used for training as they are, and count as failures; raise world.num_steps to let them end",
-                stacklevel=2,
+                "they are used for training as they are, and count as failures; raise world.num_steps to let them end"
             )
         seen = ["\n".join([o.goal, *o.descriptions[-1], *o.actions]) for one in taken for o in one.observations]
         columns = self._others[0] + torch.arange(self.envs.num_envs)

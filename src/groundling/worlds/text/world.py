@@ -1,7 +1,6 @@
 """The world of text envs."""
 
 import random
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
@@ -16,7 +15,7 @@ from groundling.algorithms.bc import BehaviouralCloning
 from groundling.envs.make import inspect_env, is_available, step_limit
 from groundling.envs.text_env import SUCCESSES, Experience, Offer, TextObservation, TranslationError, WorldSpec
 from groundling.envs.text_episode import random_action, training_seed
-from groundling.errors import ConfigError, GroundlingError, UnknownEnv
+from groundling.errors import ConfigError, GroundlingError, UnknownEnv, warn_caller
 from groundling.io.row_files import Log, ValidationListener
 from groundling.policies import RandomPolicy
 from groundling.policies.policy import Policy
@@ -119,10 +118,9 @@ class TextWorld(World):
             dataset.check_env(folder, config.env)
             return Demonstrations(folder, config.num_envs, rows, names, config.history, seed, config.num_steps)
         if algorithm.compares_episodes and config.group_size is None:
-            warnings.warn(
+            warn_caller(
                 f"{type(algorithm).__name__} compares all episodes of a rollout, though their tasks may differ: set "
-                "world.group_size=8 to compare episodes with the same start, and world.num_steps to their maximum length",
-                stacklevel=2,
+                "world.group_size=8 to compare episodes with the same start, and world.num_steps to their maximum length"
             )
         count, group = rows.stop - rows.start, config.group_size or 1
         envs = episodes.make_envs(config, count, lambda i, k: training_seed(seed, (rows.start + i) // group, k))

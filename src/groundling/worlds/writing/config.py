@@ -1,6 +1,5 @@
 """Settings for generating texts for a pool's prompts, and functions that read and encode the prompts."""
 
-import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -11,7 +10,7 @@ from groundling.envs.text_generation import Sample, pools
 from groundling.envs.text_generation.columns import MESSAGES, FilePool
 from groundling.envs.text_generation.env import Side, encode_prompts
 from groundling.envs.text_generation.pools import Split
-from groundling.errors import ConfigError, GroundlingError, foreign
+from groundling.errors import ConfigError, GroundlingError, foreign, warn_caller
 from groundling.fields import ArgumentsOf, CommandLineOnly, Ge, OfEvaluation, ReadByModel
 from groundling.lm.write.sampling import check_generation
 from groundling.metrics.tokens import post_processors
@@ -191,10 +190,9 @@ class PromptEncoder:
         if self._chat is not None and not has_decoder:
             return [*self._chat.lead, *self._chat.answers([text])[0]]
         if allowed is not None and (spelled := self._encoder.spelled(text).difference(allowed)):
-            warnings.warn(
+            warn_caller(
                 f"references of the pool contain control tokens ({', '.join(sorted(spelled))}), which are learned as "
-                "plain text: remove them; an end token is added to each reference automatically",
-                stacklevel=2,
+                "plain text: remove them; an end token is added to each reference automatically"
             )
             return self._encoder.encode(self._encoder.mask(text, allowed), special_tokens=has_decoder)
         return list(self.tokenizer(text_target=text, add_special_tokens=has_decoder)["input_ids"])
@@ -207,10 +205,9 @@ def make_prompt_encoder(config: WritingConfig, policy: TokenPolicy) -> PromptEnc
         longest = min(_LONGEST_PROMPT, room if lm.is_encoder_decoder else max(1, room - config.num_tokens + 1))
     chat = lm.chat if config.chat else None
     if chat is not None and chat.source is None:
-        warnings.warn(
+        warn_caller(
             "the tokenizer has no chat template, so messages are read as plain text, one per line: use a model that "
-            "was trained on conversations, or prompts that are strings",
-            stacklevel=2,
+            "was trained on conversations, or prompts that are strings"
         )
     return PromptEncoder(lm.tokenizer, longest, side, chat, config.system, lm.end_tokens, lm.add_special_tokens)
 
@@ -254,10 +251,9 @@ def check_prompts(
         encode(blank)  # spaces may be a prompt, depending on the tokenizer
     for asked, names in shared.items():
         both, where = [one for one in asked if one in trained], " and ".join(names)
-        warnings.warn(
+        warn_caller(
             f"pool {config.pool!r}: {len(both)} of {len(asked)} {where} prompts are also training prompts, such as "
-            f"{both[0][-1]!r:.80}: metrics of {where} include prompts that were trained on",
-            stacklevel=2,
+            f"{both[0][-1]!r:.80}: metrics of {where} include prompts that were trained on"
         )
 
 
