@@ -11,7 +11,9 @@ from rich.text import Text
 from groundling.intervals import estimate, wilson_interval
 from groundling.io.documents import read_bundled
 
-SHARES = frozenset({"success", "first_named", "first_other", "first_none", "first_precision"})  # 0 or 1 per episode
+SHARES = frozenset(
+    {"success", "shown_success", "first_named", "first_other", "first_none", "first_precision", "thought_retrieval"}
+)  # 0 or 1 per episode
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from groundling.envs.babyai_text import ACTIONS, CONTROLS, translate_actions
+from groundling.envs.babyai_text import ACTIONS, translate_actions
+from groundling.envs.controls import CONTROLS, function_in_use
 from groundling.envs.make import inspect_env
 from groundling.envs.text_env import TranslationError, check_language
 from groundling.errors import ConfigError
@@ -83,8 +84,10 @@ def suite_overrides(
     if any(text.startswith("world.actions=") for text in overrides):
         config = config.model_copy(update={"actions": None})  # the caller's actions need no translation
     by_seed = ["world.args.draw_task=reset"] if config.args.get("draw_task") == "construction" else []
+    named = function_in_use() if suite == "swapped" else None
+    function: list[Mapping[str, Any]] = [] if named is None else [{"world.args.other_goal": named}]
     try:
-        return [*SUITES[suite].changes(config), *overrides, *by_seed]
+        return [*SUITES[suite].changes(config), *function, *overrides, *by_seed]
     except TranslationError as error:
         raise ConfigError(str(error)) from error
 
@@ -154,7 +157,7 @@ def control_table(settings: Mapping[str, Any], evaluations: Mapping[str, Mapping
 
 def _without_control(env: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return the settings that determine an env's observations and goals, without the control of its missions."""
-    args = {name: value for name, value in env["args"].items() if name != "control"}
+    args = {name: value for name, value in env["args"].items() if name not in ("control", "other_goal")}
     return env["env"], args, env["language"], env["actions"]
 
 
