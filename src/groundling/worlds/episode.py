@@ -27,6 +27,7 @@ class Episode:
     about: Mapping[str, str | int] = field(default_factory=dict)  # Seed, task and mission, or a text's sample id
     record: Any = None  # The world's own record, from which it replays the episode
     prediction: Mapping[str, Any] | None = None  # A text and its scores, as a row of ``predictions/``
+    turn: Any = None  # A turn of the episode, drawn at random, if the policy writes turns
 
     @property
     def episode_return(self) -> float:
