@@ -16,7 +16,6 @@ from groundling.config.overrides import Change, Overrides
 from groundling.config.schema import Config
 from groundling.envs.controls import OtherGoal, using
 from groundling.envs.make import TextEnvMaker, is_server
-from groundling.envs.objects import qualified_name
 from groundling.envs.text_generation import pools
 from groundling.envs.worker_pool import is_worker
 from groundling.errors import ConfigError, RunError, did_you_mean
@@ -231,7 +230,6 @@ class Run:
         episodes: int | None = None,
         overrides: Sequence[str] = (),
         name: str | None = None,
-        other_goal: OtherGoal | None = None,
     ) -> "Evaluation":
         """Evaluate the trained agent and its baselines on the same held-out episodes.
 
@@ -241,7 +239,6 @@ class Run:
             overrides: Changes to the configuration, as on the command line.
             name: Suffix of the result files, ``evaluation/SUITE-NAME.json``. If None, they replace the suite's
                 results; results obtained with other overrides are first moved to ``evaluation/replaced/``.
-            other_goal: Returns the goal that the suite ``swapped`` shows (see `groundling.envs.controls.OtherGoal`).
 
         Raises:
             ConfigError: the suite does not apply to the run, or the name is invalid or is a checkpoint's name.
@@ -256,38 +253,35 @@ class Run:
         (chosen,) = world.find_suites(chosen)
         if episodes is not None and episodes < 1:
             raise ConfigError(f"episodes must be at least 1, or None for evaluation.episodes, got {episodes}")
-        if other_goal is not None and chosen != "swapped":
-            raise ConfigError(f"other_goal has no effect on the suite {chosen}, only on swapped: remove it")
         count = episodes or target.config.evaluation.episodes
-        function = using("" if other_goal is None else qualified_name(other_goal), other_goal)
-        with function, episode_bars(make_console(), count, world.presentation.episodes) as on_agent:
+        with episode_bars(make_console(), count, world.presentation.episodes) as on_agent:
             played = evaluate(target, chosen, count, on_agent, warn)
-            heading, place = (
-                target.heading(chosen, len(played[target.agent].episodes)),
-                target.under(chosen).world.spec,
-            )
-        return Evaluation(chosen, place.name, world.presentation.episodes, played, heading, target.note)
+        heading = target.heading(chosen, len(played[target.agent].episodes))
+        return Evaluation(
+            chosen, target.under(chosen).world.spec.name, world.presentation.episodes, played, heading, target.note
+        )
 
     def controls(
         self, episodes: int | None = None, overrides: Sequence[str] = (), other_goal: OtherGoal | None = None
     ) -> ControlResults:
         """Evaluate whether the agent reads its goal: on the same held-out episodes, without and with each control.
 
-        Controls that do not apply to the env are skipped with a warning. The arguments are those of `evaluate`.
+        Controls that do not apply to the env are skipped with a warning. ``other_goal`` returns the goals that
+        ``swapped`` shows (`groundling.envs.controls.OtherGoal`); the other arguments are those of `evaluate`.
         """
-        world = self._find(overrides).world
-        original, played = next(iter(world.suites)), dict[str, Mapping[str, Played]]()
-        for suite in (original, *world.suite_groups.get("controls", ())):
-            function = other_goal if suite == "swapped" else None
-            try:
-                played[suite] = self.evaluate(suite, episodes, overrides, other_goal=function).played
-            except ConfigError as error:
-                if suite == original:
-                    raise
-                warn(str(error))
+        target = self._find(overrides)
+        original, played = next(iter(target.world.suites)), dict[str, Mapping[str, Played]]()
+        with using(f"{getattr(other_goal, '__module__', '')}:{getattr(other_goal, '__qualname__', '')}", other_goal):
+            for suite in (original, *target.world.suite_groups.get("controls", ())):
+                try:
+                    played[suite] = self.evaluate(suite, episodes, overrides).played
+                except ConfigError as error:
+                    if suite == original:
+                        raise
+                    warn(str(error))
         if len(played) < 2:
-            raise ConfigError(f"{self.folder} has no control that applies to its world")
-        return ControlResults(next(iter(played[original])), played)
+            raise ConfigError(f"no control applies to the world of {self.folder}")
+        return ControlResults(target.agent, played)
 
     def plot(self, *figures: str) -> Any:
         """Plot learning curves and return the Matplotlib figure, which notebooks display and ``savefig`` saves.

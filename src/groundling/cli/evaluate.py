@@ -130,17 +130,17 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _applicable(target: "Target", suites: "Sequence[str]") -> list[str]:
     """Return the suites that apply to the target; warn about the others, with one line for each reason."""
-    refused: dict[str, dict[str, ConfigError]] = {}
+    refused: dict[str, list[str]] = {}
     for suite in suites:
         try:
             target.under(suite)
         except ConfigError as error:
-            refused.setdefault(str(error.__cause__), {})[suite] = error
-    for reason, errors in refused.items():
-        only, *others = errors.values()
-        names = f"suites {', '.join(errors)} do not apply to this run: {reason}"
-        warn(one_line(ConfigError(names) if others else only))
-    return [suite for suite in suites if not any(suite in errors for errors in refused.values())]
+            reason = one_line(error).removeprefix(f"suite {suite!r} does not apply to this run: ")
+            refused.setdefault(reason, []).append(suite)
+    for reason, names in refused.items():
+        which = f"suites {', '.join(names)} do" if len(names) > 1 else f"suite {names[0]!r} does"
+        warn(f"{which} not apply to this run: {reason}")
+    return [suite for suite in suites if not any(suite in names for names in refused.values())]
 
 
 def _evaluate(
@@ -182,14 +182,10 @@ def _evaluate_parallel(
         if (value := getattr(arguments, option)) is not None:
             words += [f"--{option.replace('_', '-')}", str(value)]
     folder = target.run_dir / "evaluation"
-    function = [] if arguments.other_goal is None else ["--other-goal", arguments.other_goal]
+    own = {"swapped": [] if arguments.other_goal is None else ["--other-goal", arguments.other_goal]}
     lines = [
-        CommandLine(
-            suite,
-            [*words, *(function if suite == "swapped" else ()), "--suite", suite],
-            folder / f"{suite}{target.suffix}.log",
-        )
-        for suite in suites
+        CommandLine(name, [*words, *own.get(name, ()), "--suite", name], folder / f"{name}{target.suffix}.log")
+        for name in suites
     ]
     failed = run_parallel(lines, arguments.jobs, report)
     for line in lines:

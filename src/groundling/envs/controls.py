@@ -25,35 +25,32 @@ _NO_GOAL = (
 )
 _NUM_EPISODES = 64  # Number of other episodes whose goals may be used
 _NUM_GOALS = 4  # Number of other goals from which ``corrupted`` draws words
-_REPEATED = 3  # Minimum number of words in a goal that is also replaced in the observations
-_FUNCTION_WORDS = frozenset(
-    re.findall(
-        r"\w+",
-        "a an and any are as at be by do for from go has have if in into is it its must next not of on or so some than "
-        "that the then this to up what which with you your",
-    )
+_REPEATED = 3  # Minimum number of words of a goal that is also replaced in the observations
+_FUNCTION_WORDS = re.compile(
+    "(a|an|and|any|are|as|at|be|by|do|for|from|has|have|if|in|into|is|it|its|must|not|of|on|or|so|some|than|that|the|"
+    "then|this|to|up|what|which|with|you|your)",
+    re.IGNORECASE,
 )
 
 OtherGoal = Callable[[str, Any, Mapping[str, Any]], str]
 """Returns a different goal, given an episode's goal, its first observation and info. If the env states no goal, the
 goal is "", and the function returns the text of each observation with a different goal in it."""
-_functions: dict[str, OtherGoal] = {}  # by name
-_in_use: list[str] = []  # names of the functions that `using` selects; the last one applies
+_functions: dict[str | None, OtherGoal] = {}  # by name
+_in_use: list[str] = []  # names of the functions passed to `using`; the last one applies
 
 
 @contextmanager
 def using(name: str, function: OtherGoal | None) -> Iterator[None]:
-    """Within the context, the suite ``swapped`` shows the goals that a function returns; None changes nothing."""
-    if function is not None:
-        if not callable(function):
-            raise ConfigError(f"other_goal must be a function of goal, observation and info, got {function!r:.80}")
-        _functions[name] = function
-        _in_use.append(name)
+    """Show the goals that a function returns in the suite ``swapped``, recorded under a name; None changes nothing."""
+    if function is not None and not callable(function):
+        raise ConfigError(f"other_goal must be a function of goal, observation and info, got {function!r:.80}")
+    used = [] if function is None else [(name, function)]
+    _functions.update(used)
+    _in_use.extend(name for name, _ in used)
     try:
         yield
     finally:
-        if function is not None:
-            _in_use.pop()
+        del _in_use[len(_in_use) - len(used) :]
 
 
 def function_in_use() -> str | None:
@@ -62,7 +59,7 @@ def function_in_use() -> str | None:
 
 @runtime_checkable
 class StatesOtherGoals(Protocol):
-    """An env that proposes goals for ``swapped``; other envs' episodes show the goals of other episodes."""
+    """An env that proposes the goals for ``swapped``; otherwise, these are the goals of other episodes."""
 
     def other_goals(self) -> Sequence[str]:
         """Return goals that the current episode could have had instead; called after each reset."""
@@ -77,8 +74,8 @@ class ChecksGoals(Protocol):
 
 
 class ControlledGoal(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Shows a goal other than the env's own, whose rewards do not change. A goal of at least three words is also
-    replaced where observations repeat it. The episode's seed determines all random draws.
+    """Shows a goal other than the env's own throughout an episode, without changing rewards. A goal of at least three
+    words is also replaced where observations repeat it. The episode's seed determines all random draws.
 
     Args:
         env: A text env.
@@ -99,25 +96,21 @@ class ControlledGoal(gymnasium.Wrapper[Any, Any, Any, Any]):
                 "worker processes cannot load it, so also set world.num_workers=0"
             )
         self.control, self._function = control, function
-        self._goals: dict[int, str] = {}  # of other episodes, by number; negative for training episodes
+        self._goals: dict[int, str] = {}  # of other episodes, by seed
         self._rng = np.random.default_rng()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         seed = int(self._rng.integers(2**30)) if seed is None else seed
-        self._rng = np.random.default_rng(seed)
-        self._goal: str | None = None
-        self._shown: dict[str, str] = {}  # by the env's goal, which may change during an episode
-        self._others: list[str] = []
-        self._achieved = False
+        self._rng, self._achieved = np.random.default_rng(seed), False
         observation, info = read_reset(self.env.reset(seed=seed, options=options))
         goal = read_text_step(observation, info, has_lists=False).goal
-        if not goal and self._function is None:
+        if not goal and (self._function is None or self.control != "swapped"):
             raise ConfigError(_NO_GOAL)
-        if self.control == "swapped":
-            self._others = self._proposed(goal, observation, info)
-        if goal and not self._others and self.control in ("swapped", "corrupted"):
-            self._others = self._of_other_episodes(goal, is_held_out(seed))
+        others = self._proposed(goal, observation, info) if self.control == "swapped" else []
+        if goal and not others and self.control in ("swapped", "corrupted"):
+            others = self._of_other_episodes(goal, is_held_out(seed))
             observation, info = read_reset(self.env.reset(seed=seed, options=options))
+        self._goal, self._shown = goal, self._changed(goal, others) if goal else ""
         return self._controlled(observation, info)
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
@@ -126,88 +119,76 @@ class ControlledGoal(gymnasium.Wrapper[Any, Any, Any, Any]):
         checker = self._layer(ChecksGoals)
         if checker is not None and self.control == "swapped":
             with foreign(f"achieves of {self.env}"):
-                self._achieved |= bool(checker.achieves(info["goal"]))
+                self._achieved |= bool(checker.achieves(self._shown))
             info["metrics"] = {**info.get("metrics", {}), "shown_success": float(self._achieved)}
         return observation, reward, terminated, truncated, info
 
     def _controlled(self, observation: Any, info: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-        step = read_text_step(observation, info, self._goal, has_lists=False)
-        is_first, self._goal = self._goal is None, step.goal
-        if not step.goal:
-            text = "\n".join(step.descriptions)
-            changed = self._call("", observation, info, text if is_first else None)
-            return observation, {**info, "goal": "", "descriptions": changed.split("\n")}
-        if step.goal not in self._shown:
-            self._shown[step.goal] = self._changed(step.goal)
-        goal, shown = step.goal, self._shown[step.goal]
+        goal, shown = self._goal, self._shown
+        if not goal:
+            return observation, {**info, "goal": "", "descriptions": self._call("", observation, info).split("\n")}
 
         def replaced(text: Any) -> Any:
-            is_repeated = isinstance(text, str) and (text == goal or len(goal.split()) >= _REPEATED)
-            return text.replace(goal, shown) if is_repeated else text
+            is_goal = isinstance(text, str) and (text == goal or len(goal.split()) >= _REPEATED)
+            return text.replace(goal, shown) if is_goal else text
 
+        descriptions = [*map(replaced, read_text_step(observation, info, goal, has_lists=False).descriptions)]
         if isinstance(observation, Mapping):
             observation = {name: replaced(value) for name, value in observation.items()}
-        descriptions = [replaced(text) if text != goal else shown for text in step.descriptions]
         return replaced(observation), {**info, "goal": shown, "descriptions": descriptions}
 
-    def _changed(self, goal: str) -> str:
-        """Return the goal to show instead; raise `ConfigError` if the control would not change it."""
-        if self.control == "dropped":
-            return NEUTRAL
-        if self.control == "swapped":
-            different = [other for other in self._others if other != goal]
-            return different[int(self._rng.integers(len(different)))] if different else NEUTRAL
-        words = {word.lower(): word for other in self._others for word in _content(other)}
-        own = {word.lower() for word in _content(goal)}
-        pool = [word for name, word in words.items() if name not in own]
+    def _changed(self, goal: str, others: Sequence[str]) -> str:
+        """Return the goal to show; raise `ConfigError` if the control cannot change it."""
+        if self.control in ("swapped", "dropped"):
+            return NEUTRAL if self.control == "dropped" else others[int(self._rng.integers(len(others)))]
+        own = {word.lower() for word in re.findall(r"\w+", goal)}
+        words = dict.fromkeys(word for other in others for word in re.findall(r"\w+", other))
+        pool = [word for word in words if word.lower() not in own and not _FUNCTION_WORDS.fullmatch(word)]
 
         def change(match: re.Match[str]) -> str:
-            word = match[0]
-            if word.lower() in _FUNCTION_WORDS:
+            word = changed = match[0]
+            if _FUNCTION_WORDS.fullmatch(word):
                 return word
             if self.control == "corrupted":
                 return pool[int(self._rng.integers(len(pool)))] if pool else word
-            return _shuffled(word, self._rng)
+            while changed == word and len(set(word)) > 1:
+                changed = "".join(self._rng.permutation(list(word)).tolist())
+            return changed
 
-        changed = re.sub(r"\w+", change, goal)
-        if changed == goal:
+        if (changed := re.sub(r"\w+", change, goal)) == goal:
             raise ConfigError(f"control={self.control} cannot change the goal {goal!r:.80}: it has no suitable words")
         return changed
 
     def _proposed(self, goal: str, observation: Any, info: Mapping[str, Any]) -> list[str]:
         """Return the goals that the user's function or the env proposes; empty if there are none."""
         if self._function is not None:
-            return [self._call(goal, observation, info, goal)] if goal else []
-        layer = self._layer(StatesOtherGoals)
-        if layer is None:
-            return []
-        with foreign(f"other_goals of {self.env}"):
-            goals: Any = layer.other_goals()
+            return [self._call(goal, observation, info, goal or observation)]
+        goals: Any = ()
+        if (layer := self._layer(StatesOtherGoals)) is not None:
+            with foreign(f"other_goals of {self.env}"):
+                goals = layer.other_goals()
         if not isinstance(goals, list | tuple) or not all(isinstance(one, str) and one.strip() for one in goals):
-            raise ConfigError(f"other_goals must return a list of non-empty strings, got {goals!r:.80}")
+            raise ConfigError(f"other_goals of {self.env} must return a list of non-empty strings, got {goals!r:.80}")
         return [other for other in goals if other != goal]
 
-    def _call(self, goal: str, observation: Any, info: Mapping[str, Any], before: str | None) -> str:
+    def _call(self, goal: str, observation: Any, info: Mapping[str, Any], before: Any = None) -> str:
         """Call the user's function; raise `ConfigError` unless it returns text that differs from ``before``."""
-        if self._function is None:  # the env stated a goal before
-            raise ConfigError(_NO_GOAL)
         with foreign(f"the function {self._function}"):
             changed = _functions[self._function](goal, observation, info)
         if not isinstance(changed, str) or not changed.strip() or changed == before:
-            what = f"goal other than {before!r:.80}" if goal else "observation's text with a different goal"
-            raise ConfigError(f"the function {self._function} must return the {what}, got {changed!r:.80}")
+            what = f"a goal other than {goal!r:.80}" if goal else "each observation's text with a different goal in it"
+            raise ConfigError(f"the function {self._function} must return {what}, got {changed!r:.80}")
         return changed
 
     def _of_other_episodes(self, goal: str, held_out: bool) -> list[str]:
         """Return different goals of other episodes, which resets the env; raise `ConfigError` if there are none."""
         found: list[str] = []
         for number in self._rng.permutation(_NUM_EPISODES).tolist():
-            key = number if held_out else -1 - number
-            if key not in self._goals:
-                seed = held_out_seed(number) if held_out else training_seed(0, 0, number)
-                self._goals[key] = read_text_step(*read_reset(self.env.reset(seed=seed)), has_lists=False).goal
-            if self._goals[key] not in ("", goal, *found):
-                found.append(self._goals[key])
+            seed = held_out_seed(number) if held_out else training_seed(0, 0, number)
+            if seed not in self._goals:
+                self._goals[seed] = read_text_step(*read_reset(self.env.reset(seed=seed)), has_lists=False).goal
+            if self._goals[seed] not in ("", goal, *found):
+                found.append(self._goals[seed])
             if len(found) == (1 if self.control == "swapped" else _NUM_GOALS):
                 break
         if not found:
@@ -218,22 +199,8 @@ class ControlledGoal(gymnasium.Wrapper[Any, Any, Any, Any]):
         return found
 
     def _layer(self, protocol: Any) -> Any:
-        """Return the env, or one that it wraps, if it implements a protocol; otherwise None."""
+        """Return the outermost env that implements a protocol; None if there is none."""
         layer: Any = self.env
-        while not isinstance(layer, protocol):
-            if not isinstance(layer, gymnasium.Wrapper):
-                return None
+        while isinstance(layer, gymnasium.Wrapper) and not isinstance(layer, protocol):
             layer = layer.env
-        return layer
-
-
-def _content(goal: str) -> list[str]:
-    return [word for word in re.findall(r"\w+", goal) if word.lower() not in _FUNCTION_WORDS]
-
-
-def _shuffled(word: str, rng: np.random.Generator) -> str:
-    """Shuffle a word's characters so that it changes, if it has different ones."""
-    shuffled = word
-    while shuffled == word and len(set(word)) > 1:
-        shuffled = "".join(rng.permutation(list(word)).tolist())
-    return shuffled
+        return layer if isinstance(layer, protocol) else None

@@ -4,16 +4,12 @@ import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from groundling.errors import RunError
 from groundling.io.terminal import make_console
 from groundling.worlds.episode import Episode, Figure, Played
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
-_FIGURES = ("success", "shown_success")
+_FIGURES = {"success": "", "shown_success": ", goal shown"}  # with labels for the table
 
 
 @dataclass(frozen=True)
@@ -28,37 +24,29 @@ class ControlResults:
     def differences(self) -> dict[str, Figure]:
         """Success without a control minus success under each control, paired by episode, with 95% intervals."""
         original, *controls = self.played
-        pairs = {suite: self._difference(self.played[original], self.played[suite]) for suite in controls}
-        return {suite: figure for suite, figure in pairs.items() if figure is not None}
+        pairs = {name: self._difference(original, self.agent, name, self.agent) for name in controls}
+        return {name: figure for name, figure in pairs.items() if figure is not None}
 
     @property
     def verdict(self) -> str:
         """A sentence that states what the differences show, judged by the first control."""
-        original, differences = next(iter(self.played.values())), self.differences
-        if not differences:
-            return "no episode can be compared with and without a control, so the results show nothing"
-        suite, fall = next(iter(differences.items()))
-        above = self._above_random(original)
-        if above is not None and (above.low is None or above.low <= 0):
+        if not self.differences:
+            return "no episode was played both with and without a control, so there is nothing to compare"
+        original, (suite, fall) = next(iter(self.played)), next(iter(self.differences.items()))
+        above = self._difference(original, self.agent, original, "random") if self.agent != "random" else None
+        if above is not None and not _is_positive(above):
             return "without a control, the agent does not succeed more often than random play: train it first"
-        if fall.low is None or fall.low <= 0:
+        if not _is_positive(fall):
             return f"no evidence that the agent reads its goal: under {suite}, success falls by only {fall.text()}"
-        rest = self._above_random(self.played[suite])
-        if rest is not None and rest.low is not None and rest.low > 0:
-            return (
-                f"the agent reads its goal only in part: under {suite}, success falls by {fall.text()}, but it still "
-                f"exceeds that of random play by {rest.text()}"
-            )
-        return f"the agent reads its goal: under {suite}, success falls by {fall.text()}"
+        rest = self._difference(suite, self.agent, suite, "random")
+        in_part = f", but it still exceeds that of random play by {rest.text()}" if rest and _is_positive(rest) else ""
+        return (
+            f"the agent reads its goal{' only in part' * bool(in_part)}: under {suite}, success falls by "
+            f"{fall.text()}{in_part}"
+        )
 
     def print(self) -> None:
-        """Print the table and the verdict."""
-        console = make_console()
-        console.print(self.table())
-        console.print(self.verdict)
-
-    def table(self) -> "Table":
-        """Return a table with a row for each suite: success of each agent, and the agent's paired difference."""
+        """Print success by suite and agent, the agent's paired differences, and the verdict."""
         from rich import box
         from rich.table import Table
 
@@ -69,34 +57,27 @@ class ControlResults:
             table.add_column(name, justify="left" if name == "goal" else "right")
         for suite, players in self.played.items():
             figures = {name: one.figures() for name, one in players.items()}
-            difference = differences[suite].text() if suite in differences else ""
-            for figure in _FIGURES:
-                if not any(figure in one for one in figures.values()):
-                    continue
+            for figure in (name for name in _FIGURES if any(name in one for one in figures.values())):
                 cells = [figures[name][figure].text() if figure in figures.get(name, {}) else "–" for name in agents]
-                label = suite if suite in differences else "original"
-                is_true = figure == "success"
-                table.add_row(label if is_true else f"{label}, goal shown", *cells, difference if is_true else "")
-        return table
+                compared = suite in differences and figure == "success"
+                label = (suite if suite in differences else "original") + _FIGURES[figure]
+                table.add_row(label, *cells, differences[suite].text() if compared else "")
+        console = make_console()
+        console.print(table)
+        console.print(self.verdict)
 
-    def _difference(self, one: Mapping[str, Played], other: Mapping[str, Played]) -> Figure | None:
-        if self.agent not in one or self.agent not in other:
-            return None
-        difference = one[self.agent].difference(other[self.agent])
+    def _difference(self, suite: str, agent: str, other_suite: str, other_agent: str) -> Figure | None:
+        one, other = self.played[suite].get(agent), self.played[other_suite].get(other_agent)
+        difference = one.difference(other) if one is not None and other is not None else None
         return None if difference is None else difference[1]
 
-    def _above_random(self, players: Mapping[str, Played]) -> Figure | None:
-        """Return the agent's success minus that of random play, paired by episode; None without random play."""
-        if self.agent == "random" or "random" not in players:
-            return None
-        difference = players[self.agent].difference(players["random"])
-        return None if difference is None else difference[1]
+
+def _is_positive(figure: Figure) -> bool:
+    return figure.low is not None and figure.low > 0
 
 
 def read_controls(folder: Path, suffix: str, agent: str, suites: Sequence[str]) -> ControlResults:
-    """Read the results of suites, the one without a control first, from ``evaluation/SUITE.csv``; raise `RunError` if
-    a file is corrupt.
-    """
+    """Read the results of suites, the one without a control first; raise `RunError` if they are corrupt."""
     return ControlResults(agent, {suite: _read(folder / "evaluation" / f"{suite}{suffix}.csv") for suite in suites})
 
 
