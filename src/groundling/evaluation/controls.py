@@ -64,7 +64,7 @@ class ControlResults:
                 table.add_row(label, *cells, differences[suite].text() if compared else "")
         console = make_console()
         console.print(table)
-        console.print(self.verdict)
+        console.print(self.verdict, soft_wrap=True)
 
     def _difference(self, suite: str, agent: str, other_suite: str, other_agent: str) -> Figure | None:
         one, other = self.played[suite].get(agent), self.played[other_suite].get(other_agent)

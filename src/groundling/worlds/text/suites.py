@@ -74,7 +74,7 @@ SUITE_GROUPS: dict[str, Sequence[str]] = {
 def suite_overrides(
     config: TextConfig, policy: ComponentConfig, suite: str, overrides: Sequence[str]
 ) -> list[str | Mapping[str, Any]]:
-    """Return a suite's overrides followed by the caller's; raise `ConfigError` if the suite does not apply to the
+    """Return the overrides of a suite and of the caller; raise `ConfigError` if the suite does not apply to the
     world. If each of the run's envs has a fixed random task, held-out episodes choose tasks by their seeds instead, so
     that all tasks are equally likely and the same for all agents.
     """
@@ -87,7 +87,10 @@ def suite_overrides(
     named = function_in_use() if suite == "swapped" else None
     function: list[Mapping[str, Any]] = [] if named is None else [{"world.args.other_goal": named}]
     try:
-        return [*SUITES[suite].changes(config), *function, *overrides, *by_seed]
+        changes = SUITES[suite].changes(config)
+        if suite in CONTROLS:  # last, because an override such as ~world.args would remove the control
+            return [*overrides, *changes, *function, *by_seed]
+        return [*changes, *overrides, *by_seed]
     except TranslationError as error:
         raise ConfigError(str(error)) from error
 
