@@ -196,4 +196,6 @@ class ClippedOnPolicy(OnPolicy):
     def minibatches(self, batch: Batch, generator: torch.Generator) -> Iterable[Tensor]:
         """Return the shuffled minibatches of all epochs, over the selected elements."""
         chosen = batch.largest_advantages(self.advantage_share) if self.advantage_share < 1 else None
+        if "kept" in batch.more:  # set by `targets`: 1 for the steps to learn from
+            chosen = batch.more["kept"].view(len(batch), -1).amax(1) > 0
         return batch.minibatches(self.minibatch_size, self.epochs, generator, chosen)
