@@ -1,5 +1,6 @@
 """`groundling evaluate --suite controls` in any text env, and its verdict."""
 
+import csv
 import json
 from pathlib import Path
 
@@ -98,3 +99,17 @@ def test_corrupt_results(tmp_path: Path) -> None:
     (tmp_path / "evaluation" / "swapped.csv").write_text("agent,episode,success\ntrained,x,1\n")
     with pytest.raises(RunError, match=r"swapped.csv cannot be read .*run `groundling evaluate` again"):
         read_controls(tmp_path, "", "trained", ["swapped"])
+
+
+def test_the_example(tmp_path: Path) -> None:
+    words = [
+        "--import",
+        "examples.shelf",
+        "--suite",
+        "swapped",
+        "--other-goal",
+        "examples/other_goal.py:visible_thing",
+    ]
+    assert _evaluate(tmp_path, "Shelf-v0", *words) == 0
+    rows = list(csv.DictReader((tmp_path / "evaluation" / "swapped.csv").open(newline="")))
+    assert len(rows) == 6 and all(row["mission"].startswith("take the ") for row in rows)
