@@ -13,7 +13,7 @@ from groundling.lm import LanguageModel
 from groundling.policies import ActionGeneratingPolicy, ActionScoringPolicy
 from groundling.policies.policy import TurnTokens, policies
 from groundling.worlds.text.world import TextWorld
-from tests.algorithms.rollouts import batch_of, generator, updated
+from tests.algorithms.rollouts import batch_of, difference, generator, updated
 
 _ACTIONS = ("turn left", "turn right", "go forward")
 _GOALS = ("go to the red ball", "go to the blue box", "go to the green key")
@@ -98,3 +98,17 @@ def test_it_needs_a_policy_that_reads_a_prompt() -> None:
         assert algorithm.accepts(policies.get(id), {}, TextWorld.offers) is None
     with pytest.raises(ConfigError, match=r"goal_margin=0\.2 does nothing without goal_coefficient"):
         create("ppo", goal_margin=0.2)
+
+
+@pytest.mark.parametrize("algorithm", ["appo", "a2c", "trpo", "rloo", "grpo", "reinforce_pp"])
+def test_every_algorithm_can_add_it(algorithm: str, policy: ActionScoringPolicy) -> None:
+    _, figures = updated(policy, _rollout(_GOALS), algorithm, goal_coefficient=0.5, goal_margin=3.0)
+    assert 0 < figures["goal_contrast"] < 3
+
+
+def test_micro_batches_change_nothing(policy: ActionScoringPolicy) -> None:
+    options: dict[str, Any] = {"learning_rate": 3e-4, "epochs": 1, "goal_coefficient": 0.5, "goal_margin": 3.0}
+    one, figures = updated(policy, _rollout(_GOALS), "ppo", **options)
+    other, others = updated(policy, _rollout(_GOALS), "ppo", micro_batch_size=2, **options)
+    assert figures["goal_contrast"] == pytest.approx(others["goal_contrast"], rel=1e-4)
+    assert difference(one, other) < 2e-4
