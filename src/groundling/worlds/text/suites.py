@@ -152,8 +152,8 @@ def control_table(settings: Mapping[str, Any], evaluations: Mapping[str, Mapping
         rows,
         "Precision is the share of episodes with any interaction in which the first object that the agent interacts "
         "with is the mission's. Swapped: the mission names a different object in the room, which then counts as the "
-        "mission's; an agent that reads goes to it and fails. Dropped and scrambled: the mission does not name the "
-        "object, or its letters are shuffled; the env's target counts as the mission's, and an agent that reads can "
+        "mission's; an agent that reads goes to it and fails. In the other suites, the mission does not name the "
+        "object, or its letters or words are changed; the env's target counts as the mission's, and an agent that reads can "
         "only guess. The expert sees the full state and the env's target, and does not read the mission.",
     )
 
