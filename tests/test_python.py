@@ -3,6 +3,7 @@
 import importlib
 import shutil
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import pytest
@@ -10,6 +11,7 @@ from huggingface_hub import ModelCard
 
 import groundling as gl
 from groundling.cli.main import main
+from groundling.envs.controls import function_in_use
 from groundling.envs.text_episode import held_out_seed
 from groundling.evaluation import hub
 from groundling.lm.load.model_files import STARTERS
@@ -226,3 +228,20 @@ def test_a_language_model_acts_with_an_experiments_settings() -> None:
     agent = gl.load("demo", device="cpu", overrides=[f"model.path={folder}"])
     observation, info = agent.make_env().reset(seed=1)
     assert agent.act(observation, info) in range(6)
+
+
+@THOROUGH
+def test_controls_compare_the_same_episodes(run: gl.Run, capsys: pytest.CaptureFixture[str]) -> None:
+    def other_goal(goal: str, observation: Any, info: Any) -> str:
+        return f"do not {goal}"
+
+    results = run.controls(episodes=2, other_goal=other_goal)
+    assert list(results.played) == ["held-out", "swapped", "dropped", "scrambled", "corrupted"]
+    assert {figure.episodes for figure in results.differences.values()} == {2}
+    (first, _) = results.played["swapped"]["trained"].episodes
+    assert str(first.about["mission"]).startswith("do not ")
+    results.print()
+    assert "Does the agent read its goal?" in capsys.readouterr().out
+    assert function_in_use() is None
+    with pytest.raises(gl.ConfigError, match=r"'controls' is a group of suites: call controls\(\)"):
+        run.evaluate("controls")

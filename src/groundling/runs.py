@@ -14,10 +14,12 @@ from groundling.config.compose import compose, from_file, is_open
 from groundling.config.facts import Purpose
 from groundling.config.overrides import Change, Overrides
 from groundling.config.schema import Config
+from groundling.envs.controls import OtherGoal, using
 from groundling.envs.make import TextEnvMaker, is_server
 from groundling.envs.text_generation import pools
 from groundling.envs.worker_pool import is_worker
 from groundling.errors import ConfigError, RunError, did_you_mean
+from groundling.evaluation.controls import ControlResults
 from groundling.evaluation.evaluate import evaluate, figures_table
 from groundling.evaluation.target import Target, find
 from groundling.io.terminal import episode_bars, make_console, warn
@@ -248,7 +250,8 @@ class Run:
         world = target.world
         chosen = suite or next(iter(world.suites))
         if len(world.find_suites(chosen)) != 1:
-            raise ConfigError(f"suite={chosen!r} is a group of suites: evaluate them one at a time")
+            advice = "call controls()" if chosen == "controls" else "evaluate them one at a time"
+            raise ConfigError(f"suite={chosen!r} is a group of suites: {advice}")
         (chosen,) = world.find_suites(chosen)
         if episodes is not None and episodes < 1:
             raise ConfigError(f"episodes must be at least 1, or None for evaluation.episodes, got {episodes}")
@@ -259,6 +262,28 @@ class Run:
         return Evaluation(
             chosen, target.under(chosen).world.spec.name, world.presentation.episodes, played, heading, target.note
         )
+
+    def controls(
+        self, episodes: int | None = None, overrides: Sequence[str] = (), other_goal: OtherGoal | None = None
+    ) -> ControlResults:
+        """Evaluate whether the agent reads its goal: on the same held-out episodes, without and with each control.
+
+        Controls that do not apply to the env are skipped with a warning. ``other_goal`` returns the goals that
+        ``swapped`` shows (`groundling.envs.controls.OtherGoal`); the other arguments are those of `evaluate`.
+        """
+        target = self._find(overrides)
+        original, played = next(iter(target.world.suites)), dict[str, Mapping[str, Played]]()
+        with using(f"{getattr(other_goal, '__module__', '')}:{getattr(other_goal, '__qualname__', '')}", other_goal):
+            for suite in (original, *target.world.suite_groups.get("controls", ())):
+                try:
+                    played[suite] = self.evaluate(suite, episodes, overrides).played
+                except ConfigError as error:
+                    if suite == original:
+                        raise
+                    warn(str(error))
+        if len(played) < 2:
+            raise ConfigError(f"no control applies to the world of {self.folder}")
+        return ControlResults(target.agent, played)
 
     def plot(self, *figures: str) -> Any:
         """Plot learning curves and return the Matplotlib figure, which notebooks display and ``savefig`` saves.

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from groundling.algorithms import Rollout, generalized_advantage
+from groundling.algorithms import Rollout, create, generalized_advantage
 from groundling.algorithms.advantages import (
     explained_variance,
     group_relative,
@@ -12,8 +12,13 @@ from groundling.algorithms.advantages import (
     returns_to_go,
     standardise,
     v_trace,
+    varied_groups,
 )
+from groundling.algorithms.rollout import Batch
 from groundling.errors import ConfigError
+from groundling.policies import ActionScoringPolicy
+from groundling.worlds.text.world import TextWorld
+from tests.algorithms.rollouts import generator, texts
 
 
 def test_hand_computed_example_with_an_episode_end_in_the_middle() -> None:
@@ -96,6 +101,22 @@ def test_group_relative_by_hand() -> None:
     expected = [c / (d + 1e-4) for c, d in zip(centred, deviations, strict=True)]
     assert torch.allclose(group_relative(rollout, returns)[0], torch.tensor(expected))
     assert torch.allclose(group_relative(rollout, returns, scale="none")[0], torch.tensor(centred))
+
+
+def test_the_groups_with_the_largest_variance_are_selected() -> None:
+    rollout = _texts([1.0, 2.0, 6.0, 5.0, 9.0, 4.0, 4.0], groups=[7, 7, 7, 3, 3, 5, 5])
+    returns = returns_to_go(rollout.rewards, rollout.dones, 1.0)
+    for share, kept in ((0.1, [1, 1, 1, 0, 0, 0, 0]), (0.4, [1, 1, 1, 0, 0, 0, 0]), (0.7, [1, 1, 1, 1, 1, 0, 0])):
+        assert varied_groups(rollout, returns, share)[0].int().tolist() == kept
+    policy, written = texts()
+    made = create("grpo", group_share=0.4, minibatch_size=1000)
+    batch = Batch.of(policy, written, made.targets(written))
+    (chosen,) = made.minibatches(batch, generator())
+    assert written.groups is not None and len(chosen) == 8 and len(written.groups[chosen].unique()) == 1
+    with pytest.raises(ConfigError, match="both select steps: set only one"):
+        create("grpo", group_share=0.4, advantage_share=0.5)
+    refused = made.accepts(ActionScoringPolicy, {}, TextWorld.offers)
+    assert refused is not None and "needs several groups of episodes: set world.group_size" in refused
 
 
 def test_cut_episodes_of_envs_are_compared_by_their_returns_so_far() -> None:

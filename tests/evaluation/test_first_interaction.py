@@ -57,7 +57,7 @@ def test_suites_have_names_in_groups() -> None:
     others = find_suites("balrog-babyai,forms")
     assert find_suites("all") == [name for name in SUITES if name not in others]
     assert set(find_suites("generalisation")) < set(find_suites("glam"))
-    assert find_suites("held-out,controls") == ["held-out", "swapped", "dropped", "scrambled"]
+    assert find_suites("held-out,controls") == ["held-out", "swapped", "dropped", "scrambled", "corrupted"]
     assert set(find_suites("glam")) == set(find_suites("all")) - set(find_suites("controls"))
 
 

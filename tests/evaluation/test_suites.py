@@ -17,7 +17,7 @@ from groundling.training.checkpoint import save, write_json
 from groundling.worlds.text.episodes import actions_of
 from groundling.worlds.text.suites import SUITES
 from groundling.worlds.text.world import TextWorld
-from tests.envs import doors  # noqa: F401  (registers test/Doors-v0)
+from tests.envs import doors, test_controls  # noqa: F401  (register envs)
 
 _THREE = ["turn left", "turn right", "go forward"]
 
@@ -108,7 +108,7 @@ def test_a_control_and_a_suite_of_controls_do_not_mix() -> None:
 
 
 def test_a_world_without_a_suitable_suite_is_an_error(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    words = ["expert", "world.env=MiniGrid-Empty-5x5-v0", f"run_dir={tmp_path / 'run'}"]
+    words = ["random", "world.env=test/Silent-v0", f"run_dir={tmp_path / 'run'}"]
     assert main(["evaluate", *words, "--suite", "controls", "--episodes", "1"]) != 0
     printed = capsys.readouterr()
     assert "--suite controls contains no suite that applies to this run" in printed.err

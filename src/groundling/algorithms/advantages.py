@@ -108,6 +108,19 @@ def relative_to_group(x: Tensor, group: Tensor, scale: ScaleRewards = "group") -
     return centred.masked_fill(equal, 0.0)
 
 
+def varied_groups(rollout: Rollout, returns: Tensor, share: float) -> Tensor:
+    """Select the ``share`` of groups, at least one, whose episodes' returns have the largest variance (SNR-aware
+    filtering, RAGEN-2, arXiv 2604.06268). ``returns`` (to go) and the result, bool, are ``(num_steps, num_envs)``.
+    """
+    episodes = GroupedEpisodes.of(rollout, returns)
+    counts = group_sums(torch.ones_like(episodes.returns), episodes.group)
+    centred = episodes.returns - (group_sums(episodes.returns, episodes.group) / counts)[episodes.group]
+    order = (group_sums(centred.square(), episodes.group) / counts).argsort(descending=True, stable=True)
+    chosen = torch.zeros(len(counts), dtype=torch.bool)
+    chosen[order[: max(1, round(share * len(counts)))]] = True
+    return chosen[episodes.group][episodes.number]
+
+
 def leave_one_out(rollout: Rollout, returns: Tensor) -> Tensor:
     """Â_t = G_t - mean return of the *other* episodes in the group (Kool et al. 2019; arXiv 2402.14740).
     ``returns`` (to go) and the result are ``(num_steps, num_envs)``.

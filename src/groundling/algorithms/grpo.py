@@ -14,6 +14,7 @@ from groundling.algorithms.advantages import (
     leave_one_out,
     returns_to_go,
     standardise,
+    varied_groups,
 )
 from groundling.algorithms.algorithm import algorithms
 from groundling.algorithms.losses import cispo_surrogate, clipped_surrogate
@@ -91,6 +92,8 @@ class GRPO(ClippedOnPolicy):
     clip_range=3e-4 and clip_range_high=4e-4."""
     mask_truncated_completions: bool = False
     """Ignore texts that reach world.num_tokens without an end token (DAPO), except in their group's statistics."""
+    group_share: Annotated[float, Gt(0), Le(1)] = 1.0
+    """Learn only from the fraction of groups whose returns have the largest variance (`varied_groups`)."""
     needs_values = False
     compares_episodes = True
     kl_in_loss = True
@@ -102,6 +105,10 @@ class GRPO(ClippedOnPolicy):
                 f"clip_range={self.clip_range} does nothing with loss_type=cispo, which bounds the ratio only from "
                 "above: set clip_range_high instead"
             )
+        if self.group_share < 1 and self.advantage_share < 1:
+            raise ConfigError(
+                f"advantage_share={self.advantage_share} and group_share both select steps: set only one"
+            )
 
     def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
         if world.action != "token":
@@ -109,6 +116,8 @@ class GRPO(ClippedOnPolicy):
                 return f"loss_type={self.loss_type} applies only to texts: in an env the mean is over steps or tokens"
             if self.mask_truncated_completions:
                 return "mask_truncated_completions=true applies only to texts (leave it out)"
+            if self.group_share < 1 and world.group_size is None:
+                return f"group_share={self.group_share} needs several groups of episodes: set world.group_size"
             if self.importance_sampling_level == "sequence" and not getattr(policy, "writes_turns", True):
                 return "importance_sampling_level=sequence needs a policy that writes texts or turns (leave it out)"
         return super().accepts(policy, args, world)
@@ -122,6 +131,8 @@ class GRPO(ClippedOnPolicy):
             if self.mask_truncated_completions and rollout.truncated is not None:
                 counted = counted * ~rollout.truncated
             targets.weights = counted / counted.sum(0).clamp(min=1) if self.loss_type == "grpo" else counted
+        if self.group_share < 1:
+            targets.more["kept"] = varied_groups(rollout, returns, self.group_share).to(rewards.dtype)
         return targets
 
     def compare(self, rollout: Rollout, rewards: Tensor, returns: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from groundling.algorithms.advantages import (
 from groundling.algorithms.algorithm import Algorithm
 from groundling.algorithms.losses import clipped_surrogate
 from groundling.algorithms.optimisation import Schedule, Terms, learn, make_adamw, schedule_learning_rate
-from groundling.algorithms.regularizers import ContrastiveLoss, EntropyBonus, KLPenalty, Regularizer
+from groundling.algorithms.regularizers import ContrastiveLoss, EntropyBonus, GoalContrast, KLPenalty, Regularizer
 from groundling.algorithms.rollout import Batch, Rollout, Targets
 from groundling.envs.text_env import WorldSpec
 from groundling.fields import Ge, Gt, Le, Lt, NoEffectOnResults, OnlyWith
@@ -31,7 +31,7 @@ _ROUNDING = 1e-6  # Rounding error, in nats, of the log-ratio between a policy a
 @dataclass
 class OnPolicy(Algorithm):
     """Base class for learning from the policy's rollouts; subclasses add `setup`, `targets`, `loss` and `optimize`.
-    The entropy bonus, KL penalty and contrastive loss are `regularizers` that can be added to every loss.
+    The entropy bonus, KL penalty and contrastive losses are `regularizers` that can be added to every loss.
     """
 
     learning_rate: Annotated[float, Gt(0)] = 1e-6
@@ -56,6 +56,10 @@ class OnPolicy(Algorithm):
     contrast_coefficient: Annotated[float, Ge(0)] = 0.0
     """Weight of a loss that aligns hidden states across prompts (see `ContrastiveLoss`); 0 disables it."""
     contrast_prompts: Annotated[Sequence[str], OnlyWith("contrast_coefficient")] = ()  # Ids of at least two prompts
+    goal_coefficient: Annotated[float, Ge(0)] = 0.0
+    """Weight of a loss that makes actions depend on the goal (see `GoalContrast`); 0 disables it."""
+    goal_margin: Annotated[float, Gt(0), OnlyWith("goal_coefficient")] = 0.1
+    """KL in nats, between the policies under an observation's own goal and another, above which this loss is 0."""
 
     kl_in_loss: ClassVar[bool] = False  # Add the KL penalty to the loss instead of subtracting it from the rewards
 
@@ -66,6 +70,8 @@ class OnPolicy(Algorithm):
             self.regularizers.append(self.kl)
         if self.contrast_coefficient:
             self.regularizers.append(ContrastiveLoss(self.contrast_coefficient, self.contrast_prompts))
+        if self.goal_coefficient:
+            self.regularizers.append(GoalContrast(self.goal_coefficient, self.goal_margin))
 
     def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
         for regularizer in (self.kl, *self.regularizers):
@@ -190,4 +196,6 @@ class ClippedOnPolicy(OnPolicy):
     def minibatches(self, batch: Batch, generator: torch.Generator) -> Iterable[Tensor]:
         """Return the shuffled minibatches of all epochs, over the selected elements."""
         chosen = batch.largest_advantages(self.advantage_share) if self.advantage_share < 1 else None
+        if "kept" in batch.more:  # set by `targets`: 1 for the steps to learn from
+            chosen = batch.more["kept"].view(len(batch), -1).amax(1) > 0
         return batch.minibatches(self.minibatch_size, self.epochs, generator, chosen)

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -15,6 +15,7 @@ from groundling.envs.text_env import WorldSpec
 from groundling.errors import ConfigError
 from groundling.policies.action_scoring import ActionTextPolicy
 from groundling.policies.policy import Evaluated, Policy, Turn
+from groundling.policies.prompt_policy import PromptPolicy
 from groundling.prompts import BLANK, PromptReader, check_prompts
 from groundling.registry import provided
 
@@ -162,3 +163,54 @@ class ContrastiveLoss(Regularizer):
         if weights is not None and weights.ndim > 1:
             weights = weights.sum(-1)
         return masked_mean(losses * differ, weights)
+
+
+class GoalContrast(Regularizer):
+    """Hinge loss on the divergence of the policy under an observation's own goal from that under another goal::
+
+        C = E[max(0, m - KL(π(· | o, g) ‖ π(· | o, g')))]
+
+    g' is the goal of another observation of the rollout, sampled once; if it equals g, the loss is 0. For written
+    turns, the KL is summed over the tokens, given the same previous tokens. This is our formulation of the idea of a
+    contrastive loss between a task and a perturbed one (Liu et al. 2026, arXiv 2606.26918). It adds a forward pass.
+    """
+
+    name = "goal_contrast"
+
+    def __init__(self, coefficient: float, margin: float) -> None:
+        self.coefficient, self.margin = coefficient, margin
+        self._has_goals = False  # a rollout has had different goals
+
+    def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
+        if isinstance(policy, type) and not issubclass(policy, PromptPolicy):
+            return f"goal_coefficient={self.coefficient} needs a policy that reads the goal in a prompt"
+        return None
+
+    def prepare(self, policy: Policy, batch: Batch, generator: torch.Generator) -> None:
+        goals = [getattr(one, "observation", one).goal for one in batch.observations]
+        self._has_goals |= len({*goals}) > 1
+        if not self._has_goals:
+            raise ConfigError(
+                f"goal_coefficient={self.coefficient} has no effect, because all {len(goals)} observations have the "
+                f"goal {goals[0]!r:.80}: set it to 0"
+            )
+        offsets = torch.randint(1, max(len(goals), 2), (len(goals),), generator=generator)
+        others = ((torch.arange(len(goals)) + offsets) % len(goals)).tolist()
+        self._differ = torch.tensor([goal != goals[other] for goal, other in zip(goals, others, strict=True)])
+        self._swapped = [_with_goal(one, goals[other]) for one, other in zip(batch.observations, others, strict=True)]
+
+    def value(self, policy: Policy, evaluation: Evaluated, batch: Batch) -> Tensor:
+        swapped = policy.evaluate([self._swapped[i] for i in batch.index.tolist()], batch.actions)
+        own, other = evaluation.log_distributions(), swapped.log_distributions()  # (n, …, num_actions)
+        ratio = (own - other).masked_fill(own.isinf(), 0.0)  # inadmissible actions contribute nothing
+        kl = (own.exp() * ratio).sum(-1)
+        weights = batch.weights
+        if weights is not None and weights.ndim > 1:
+            kl, weights = (kl * (weights > 0)).sum(-1), weights.sum(-1)
+        return masked_mean((self.margin - kl).clamp(min=0) * self._differ[batch.index].to(kl.device), weights)
+
+
+def _with_goal(observation: Any, goal: str) -> Any:
+    if isinstance(observation, Turn):
+        return replace(observation, observation=replace(observation.observation, goal=goal))
+    return replace(observation, goal=goal)

@@ -1,6 +1,7 @@
 """Create text envs by id, and name their actions."""
 
 import functools
+import inspect
 import json
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,11 +12,13 @@ from importlib import import_module
 from typing import Any
 
 import gymnasium
-from gymnasium.envs.registration import EnvSpec
+from gymnasium.envs.registration import EnvSpec, load_env_creator
 from minigrid.core.actions import Actions
+from minigrid.envs.babyai.core.roomgrid_level import RoomGridLevel
 from minigrid.minigrid_env import MiniGridEnv
 
 from groundling.envs.babyai_text import ACTIONS, LEVELS, BabyAIText
+from groundling.envs.controls import ControlledGoal
 from groundling.envs.objects import origin_of
 from groundling.envs.openenv.env import PREFIX, OpenEnv, check_url
 from groundling.envs.text_env import Reader, TextEnv, check_characters, check_language, read_text_step
@@ -45,8 +48,12 @@ def check_registered(id: str) -> None:
 
 
 def make_text_env(id: str, language: str = "english", **args: Any) -> gymnasium.Env[Any, Any]:
-    """Create a text env. BabyAI and MiniGrid envs are wrapped in `BabyAIText`; ``args`` may contain its arguments
-    ``control`` and ``describe_walls``. Other envs must provide text in English (see `read_text_step`).
+    """Create a text env. BabyAI and MiniGrid envs are wrapped in `BabyAIText`; ``args`` may contain its argument
+    ``describe_walls``. Other envs must provide text in English (see `read_text_step`).
+
+    ``control`` in ``args`` changes the goal that the agent reads (`groundling.envs.controls`). BabyAI's levels and envs
+    with an argument of this name change it themselves; other envs are wrapped in `ControlledGoal`, whose argument
+    ``function`` is ``other_goal`` in ``args``.
 
     Raises:
         ConfigError: The env or an argument does not exist, or the env does not support the language.
@@ -58,17 +65,33 @@ def make_text_env(id: str, language: str = "english", **args: Any) -> gymnasium.
             f"env {id} imports code named in its arguments, which is not allowed: register the env that you "
             "want in your own module, and pass --import MODULE"
         )
+    control, function = args.pop("control", None), args.pop("other_goal", None)
+    own = {} if control in (None, "corrupted") or function is not None else {"control": control}
     if id in LEVELS:
-        return _make(id, args | {"language": language})
-    words = {name: args.pop(name) for name in ("control", "describe_walls") if name in args}
+        env = _make(id, args | {"language": language} | own)
+        return env if own or control is None else ControlledGoal(env, control, function)
+    words = {"describe_walls": args.pop("describe_walls")} if "describe_walls" in args else {}
     env = _make(id, args)
     if isinstance(env.unwrapped, MiniGridEnv):
         is_text = any(isinstance(layer, BabyAIText) for layer in _layers(env))  # an env object may already be wrapped
-        return env if is_text else BabyAIText(env, language, **words)
-    if language != "english":
+        own = {} if is_text or not isinstance(env.unwrapped, RoomGridLevel) else own
+        env = env if is_text else BabyAIText(env, language, **words, **own)
+    elif language != "english":
         raise ConfigError(f"env {id} supports only English, got language={language!r}")
-    words = {name: value for name, value in words.items() if value is not None}
-    return _make(id, args | words) if words else env
+    else:
+        own = own if own and _takes_control(id, env) else {}
+        words = {name: value for name, value in words.items() if value is not None}
+        env = _make(id, args | words | own) if words or own else env
+    return env if own or control is None else ControlledGoal(env, control, function)
+
+
+def _takes_control(id: str, env: gymnasium.Env[Any, Any]) -> bool:
+    """Return True if the env's class, or the function that creates it, has an argument ``control``."""
+    point = getattr(gymnasium.registry.get(id), "entry_point", None)
+    makers = [type(env.unwrapped), load_env_creator(point) if isinstance(point, str) else point]
+    with suppress(TypeError, ValueError):  # an object without a signature
+        return any("control" in inspect.signature(made).parameters for made in makers if made is not None)
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,8 +269,12 @@ class TextEnvMaker:
                 import_module(module)
         if self.spec is not None:
             gymnasium.registry.setdefault(self.id, self.spec)
-        env = make_text_env(self.id, **self.args)
-        return env if self.goal is None else TextEnv(env, goal=self.goal)
+        if self.goal is None:
+            return make_text_env(self.id, **self.args)
+        args = dict(self.args)
+        control, function = args.pop("control", None), args.pop("other_goal", None)
+        env = TextEnv(make_text_env(self.id, **args), goal=self.goal)
+        return env if control is None else ControlledGoal(env, control, function)
 
     def __getstate__(self) -> dict[str, Any]:  # to create envs in a worker process
         if self.spec is None and (origin := origin_of(self.id)) is not None:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -230,6 +231,16 @@ class ActionGeneratingPolicy(ActionWritingPolicy):
         return Evaluated(
             log_probs, tokens.entropies.sum(-1), tokens.values[:, 0], tokens.log_distributions, lambda: log_probs
         )
+
+    def without_action(self, turn: Turn) -> Turn:
+        """Return the part of a turn up to the end of its thought."""
+        read = self.read([turn.observation])
+        prompt = () if self.lm.is_encoder_decoder else self.lm.prompt_tokens(read)[0]
+        answer = self.rules.answer(turn.observation.actions, not isinstance(read[0], str), prompt)
+        while answer.thinks or answer.inserted:
+            answer.write(turn.tokens[len(answer.tokens)])
+        count = len(answer.tokens) - len(answer.action_ids)
+        return replace(turn, tokens=turn.tokens[:count], among=turn.among[:count])
 
     @torch.no_grad()
     def reference_log_probs(self, observations: Sequence[Any], actions: Tensor) -> Tensor | None:

@@ -11,7 +11,9 @@ from rich.text import Text
 from groundling.intervals import estimate, wilson_interval
 from groundling.io.documents import read_bundled
 
-SHARES = frozenset({"success", "first_named", "first_other", "first_none", "first_precision"})  # 0 or 1 per episode
+SHARES = frozenset(
+    {"success", "shown_success", "first_named", "first_other", "first_none", "first_precision", "thought_retrieval"}
+)  # 0 or 1 per episode
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,7 @@ class Episode:
     about: Mapping[str, str | int] = field(default_factory=dict)  # Seed, task and mission, or a text's sample id
     record: Any = None  # The world's own record, from which it replays the episode
     prediction: Mapping[str, Any] | None = None  # A text and its scores, as a row of ``predictions/``
+    turn: Any = None  # A turn of the episode, drawn at random, if the policy writes turns
 
     @property
     def episode_return(self) -> float:

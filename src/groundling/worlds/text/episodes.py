@@ -15,7 +15,7 @@ from groundling.envs.text_episode import EpisodeState, Step, TextEpisode, held_o
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError, UnknownEnv
 from groundling.policies import RandomPolicy
-from groundling.policies.policy import Outputs, Policy
+from groundling.policies.policy import Outputs, Policy, Turn
 from groundling.worlds.episode import Episode
 from groundling.worlds.protocols import Actor
 from groundling.worlds.text.config import TextConfig
@@ -120,7 +120,7 @@ def make_envs(
 class Choice:
     actions: Sequence[int | str]  # as in `TextVectorEnv.step`
     log_probs: Sequence[float] | None = None  # log-probabilities of the actions; None if the player has none
-    texts: Sequence[str] | None = None  # texts that a policy generated to choose the actions
+    turns: Sequence[Turn] | None = None  # turns that a policy generated to choose the actions
     invalid: Sequence[bool] | None = None  # True if the text contained no admissible action
 
 
@@ -183,11 +183,11 @@ def policy_chooser(policy: Policy, deterministic: bool, seed: int) -> Iterator[C
         action = policy.act(observations, memory=memory, deterministic=deterministic, generator=generator)
         if action.memory is not None:
             memories.update(zip(indices, action.memory, strict=True))
-        turns, tokens = action.turns, action.tokens
+        tokens = action.tokens
         return Choice(
             action.chosen,
             action.log_probs.tolist(),
-            None if turns is None else [turn.text for turn in turns],
+            action.turns,
             None if tokens is None or not observations[0].actions else tokens.invalid.tolist(),
         )
 

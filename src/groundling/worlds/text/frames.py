@@ -163,7 +163,7 @@ def watch(config: TextConfig, player: Player, number: int, deterministic: bool, 
             action = observation.action_text(choice.actions[0])
             outputs = None if player.policy is None else player.policy.outputs([observation])
             probabilities = likeliest(probabilities_of(outputs, observation), action)
-            written = [] if choice.texts is None else choice.texts[0].splitlines()
+            written = [] if choice.turns is None else choice.turns[0].text.splitlines()
             step += 1
             heading = " · ".join([*([observation.goal] if observation.goal else []), f"step {step}"])
             said = [f"> {line}" for line in written] if not observation.actions else [*written, f"> {action}"]

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from groundling.envs.babyai_text import ACTIONS, CONTROLS, translate_actions
+from groundling.envs.babyai_text import ACTIONS, translate_actions
+from groundling.envs.controls import CONTROLS, function_in_use
 from groundling.envs.make import inspect_env
 from groundling.envs.text_env import TranslationError, check_language
 from groundling.errors import ConfigError
@@ -73,7 +74,7 @@ SUITE_GROUPS: dict[str, Sequence[str]] = {
 def suite_overrides(
     config: TextConfig, policy: ComponentConfig, suite: str, overrides: Sequence[str]
 ) -> list[str | Mapping[str, Any]]:
-    """Return a suite's overrides followed by the caller's; raise `ConfigError` if the suite does not apply to the
+    """Return the overrides of a suite and of the caller; raise `ConfigError` if the suite does not apply to the
     world. If each of the run's envs has a fixed random task, held-out episodes choose tasks by their seeds instead, so
     that all tasks are equally likely and the same for all agents.
     """
@@ -83,8 +84,13 @@ def suite_overrides(
     if any(text.startswith("world.actions=") for text in overrides):
         config = config.model_copy(update={"actions": None})  # the caller's actions need no translation
     by_seed = ["world.args.draw_task=reset"] if config.args.get("draw_task") == "construction" else []
+    named = function_in_use() if suite == "swapped" else None
+    function: list[Mapping[str, Any]] = [] if named is None else [{"world.args.other_goal": named}]
     try:
-        return [*SUITES[suite].changes(config), *overrides, *by_seed]
+        changes = SUITES[suite].changes(config)
+        if suite in CONTROLS:  # last, because an override such as ~world.args would remove the control
+            return [*overrides, *changes, *function, *by_seed]
+        return [*changes, *overrides, *by_seed]
     except TranslationError as error:
         raise ConfigError(str(error)) from error
 
@@ -146,15 +152,15 @@ def control_table(settings: Mapping[str, Any], evaluations: Mapping[str, Mapping
         rows,
         "Precision is the share of episodes with any interaction in which the first object that the agent interacts "
         "with is the mission's. Swapped: the mission names a different object in the room, which then counts as the "
-        "mission's; an agent that reads goes to it and fails. Dropped and scrambled: the mission does not name the "
-        "object, or its letters are shuffled; the env's target counts as the mission's, and an agent that reads can "
+        "mission's; an agent that reads goes to it and fails. In the other suites, the mission does not name the "
+        "object, or its letters or words are changed; the env's target counts as the mission's, and an agent that reads can "
         "only guess. The expert sees the full state and the env's target, and does not read the mission.",
     )
 
 
 def _without_control(env: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return the settings that determine an env's observations and goals, without the control of its missions."""
-    args = {name: value for name, value in env["args"].items() if name != "control"}
+    args = {name: value for name, value in env["args"].items() if name not in ("control", "other_goal")}
     return env["env"], args, env["language"], env["actions"]
 
 

@@ -27,6 +27,7 @@ from groundling.worlds.text.collect import EnvCollector
 from groundling.worlds.text.config import TextConfig, TextEvaluation
 from groundling.worlds.text.demonstrations import Demonstrations
 from groundling.worlds.text.suites import SUITE_GROUPS, SUITES, control_table, suite_overrides
+from groundling.worlds.text.thoughts import TurnSampler, with_information
 from groundling.worlds.world import CannotPlay, Collector, Player, World
 
 _BY_REWARD = (
@@ -211,8 +212,12 @@ class TextWorld(World):
         num_envs = min(self.evaluation.num_envs, num_episodes)
         envs = episodes.make_envs(self.config, num_envs, episodes.held_out_seed_of(num_envs))
         with closing(envs), episodes.chooser_of(player, self.evaluation.deterministic, self.seed) as choose:
-            for number, episode in episodes.play(choose, envs, num_episodes):
-                yield episodes.episode_of(number, episode)
+            sampler = TurnSampler()
+            for number, episode in episodes.play(choose, envs, num_episodes, sampler):
+                yield replace(episodes.episode_of(number, episode), turn=sampler.turns.pop(episode.seed, None))
+
+    def measure(self, player: Player, episodes: Sequence[Episode]) -> Played:
+        return Played(with_information(player.policy, episodes))
 
     def watch(self, player: Player, number: int) -> Iterator[Frame]:
         self.check_player(player)
