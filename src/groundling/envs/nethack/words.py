@@ -206,7 +206,7 @@ class NetHackWords(gymnasium.Env[str, str]):
         self._place, self._map = place, self._task._map
         glyphs = np.frombuffer(self._map + _BEYOND, dtype=np.int16)  # (21 · 79 + 80,)
         self._around: list[int] = self._properties[glyphs[here + _AROUND]].tolist()
-        squares = np.flatnonzero(self._seen.take(glyphs[: _ROW.size]))
+        squares = self._seen.take(glyphs[: _ROW.size], mode="clip").nonzero()[0]
         rows, columns = _ROW[squares] - place[2], _COLUMN[squares] - place[3]
         distances = np.maximum(np.abs(rows), np.abs(columns))
         order = distances.argsort(kind="stable")
