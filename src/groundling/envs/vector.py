@@ -90,6 +90,7 @@ class TextVectorEnv:
         self.incidents = Incidents()
         self.remote = bool(getattr(first.unwrapped, "remote", False))
         self.may_differ = self.remote or bool(getattr(first.unwrapped, "may_differ", False))
+        self._differs = "does not use seeds" if self.remote else "produces different episodes for equal seeds"
         space = first.action_space
         if not isinstance(space, gymnasium.spaces.Discrete | gymnasium.spaces.Text):
             raise ConfigError(f"{first} has the action space {space}: a text env needs a Discrete or Text space")
@@ -262,10 +263,6 @@ class TextVectorEnv:
             for i in unequal:
                 self._states[i].episode -= 1
             self.reset(unequal)
-
-    @property
-    def _differs(self) -> str:
-        return "does not use seeds" if self.remote else "does not always produce equal episodes for equal seeds"
 
     def _is_admissible(self, i: int, action: int | str) -> bool:
         if self.actions == ():

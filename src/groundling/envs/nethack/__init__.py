@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 WINDS = ("north", "east", "south", "west", "northeast", "southeast", "southwest", "northwest")
 ACTIONS = ("more", *WINDS, *(f"far {wind}" for wind in WINDS), "up", "down", "wait", "kick", "eat", "search")
 """Names of the actions. "northwest" is the key y, which also answers yes to questions."""
-EXPLORER = "a rule-based agent for NetHack, which looks for the stairs and descends"  # for lists of baselines
 RECORDING = ("savedir", "save_ttyrec_every")  # nle's arguments: the folder for recordings, and the interval in games
 
 
@@ -55,14 +54,4 @@ def check_installed() -> None:
         raise ConfigError("NetHack needs the package nle, which is not installed: pip install 'groundling[nethack]'")
 
 
-__all__ = [
-    "ACTIONS",
-    "EXPLORER",
-    "RECORDING",
-    "TASKS",
-    "WINDS",
-    "check_installed",
-    "make_goal",
-    "make_task",
-    "recording_in",
-]
+__all__ = ["ACTIONS", "RECORDING", "TASKS", "WINDS", "check_installed", "make_goal", "make_task", "recording_in"]

@@ -14,9 +14,6 @@ BLOCKED, DOOR, MONSTER, FOOD, KICKABLE = 1, 2, 4, 8, 16
 """Properties of the glyph in a square, as bits. BLOCKED: it cannot be entered, or only to drown or burn. DOOR: it
 cannot be entered or left diagonally. FOOD: what the hero stands on may be eaten. KICKABLE: a kick may have an effect."""
 
-STAIRS_UP, STAIRS_DOWN = "a staircase up", "a staircase down"
-LADDER_UP, LADDER_DOWN = "a ladder up", "a ladder down"
-
 _BLOCKED = {"wall", "iron bars", "tree", "raised drawbridge", "water", "molten lava"}
 _UNREMARKABLE = _BLOCKED | {
     *("", "dark part of a room", "floor of a room", "corridor", "lit corridor"),

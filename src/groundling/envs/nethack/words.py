@@ -10,22 +10,12 @@ from nle import nethack
 
 from groundling.envs.nethack import ACTIONS, WINDS, make_goal
 from groundling.envs.nethack.explorer import Explorer
-from groundling.envs.nethack.glyph_words import (
-    BLOCKED,
-    DOOR,
-    FOOD,
-    KICKABLE,
-    LADDER_DOWN,
-    LADDER_UP,
-    MONSTER,
-    STAIRS_DOWN,
-    STAIRS_UP,
-    glyph_tables,
-)
+from groundling.envs.nethack.glyph_words import BLOCKED, DOOR, FOOD, KICKABLE, MONSTER, glyph_tables
 from groundling.envs.nethack.observation import EndStatus, message_text
 from groundling.envs.nethack.tasks import EAT_CHOICES, NetHackScore, NetHackTask
 from groundling.errors import ConfigError, RunError
 
+_UP, _DOWN = "a staircase up", "a staircase down"
 _KEYS = ("tty_chars", "tty_colors", "blstats", "message", "glyphs", "inv_strs", "inv_letters", "inv_oclasses")
 _ROWS, _COLUMNS = nethack.DUNGEON_SHAPE
 _ROW, _COLUMN = np.divmod(np.arange(_ROWS * _COLUMNS), _COLUMNS)
@@ -111,7 +101,7 @@ class NetHackWords(gymnasium.Env[str, str]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         self._task.begin(seed, options)
         self._place: tuple[int, ...] = ()  # the hero's level and square
-        self._below = self._phrases.index(STAIRS_UP)  # glyph of what the hero stands on, as last seen; -1 if unknown
+        self._below = self._phrases.index(_UP)  # glyph of what the hero stands on, as last seen; -1 if unknown
         self._map = b""
         self._shopkeeper: str | None = None
         self._pack = b""
@@ -159,7 +149,7 @@ class NetHackWords(gymnasium.Env[str, str]):
         place = (stats[nethack.NLE_BL_DNUM], stats[nethack.NLE_BL_DLEVEL], stats[1], stats[0])
         if task._map != self._map or place != self._place:
             self._look(place, key)
-        on = STAIRS_DOWN if task._internal[4] else self._phrases[self._below]
+        on = _DOWN if task._internal[4] else self._phrases[self._below]
         sentences = [message] if message else []
         sentences.append(_status(*(stats[number] for number in _STATUS)))
         sentences += [f"You stand on {on}"] if on else []
@@ -201,7 +191,7 @@ class NetHackWords(gymnasium.Env[str, str]):
                 below = int(np.frombuffer(self._map, dtype=np.int16)[here])
                 self._below = -1 if self._properties[below] & MONSTER else below
             else:
-                arrived = {_OTHERS["down"]: STAIRS_UP, _OTHERS["up"]: STAIRS_DOWN}.get(-1 if key is None else key)
+                arrived = {_OTHERS["down"]: _UP, _OTHERS["up"]: _DOWN}.get(-1 if key is None else key)
                 self._below = -1 if arrived is None else self._phrases.index(arrived)
         self._place, self._map = place, self._task._map
         glyphs = np.frombuffer(self._map + _BEYOND, dtype=np.int16)  # (21 · 79 + 80,)
@@ -234,10 +224,10 @@ class NetHackWords(gymnasium.Env[str, str]):
             actions[go] = step
             if not around & (MONSTER | DOOR):
                 actions[far] = run
-        actions |= _ALWAYS
-        if on in (STAIRS_DOWN, LADDER_DOWN):
+        actions |= {name: _OTHERS[name] for name in ("search", "wait")}
+        if on.endswith(" down"):  # stairs or a ladder
             actions["go down"] = _OTHERS["down"]
-        if on in (STAIRS_UP, LADDER_UP) and self._place[:2] != _FIRST_LEVEL:
+        if on.endswith(" up") and self._place[:2] != _FIRST_LEVEL:
             actions["go up"] = _OTHERS["up"]
         if can_kick & KICKABLE:
             actions["kick"] = _OTHERS["kick"]
@@ -262,7 +252,6 @@ _STATUS = (
     *(nethack.NLE_BL_HP, nethack.NLE_BL_HPMAX, nethack.NLE_BL_GOLD, nethack.NLE_BL_XP, nethack.NLE_BL_DEPTH),
     *(nethack.NLE_BL_HUNGER, nethack.NLE_BL_CAP, nethack.NLE_BL_CONDITION),
 )
-_ALWAYS = {name: _OTHERS[name] for name in ("search", "wait")}
 _FIRST_LEVEL = (0, 1)  # dungeon and level; its stairs up leave the dungeon, which ends the game
 
 

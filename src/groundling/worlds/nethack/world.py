@@ -91,7 +91,10 @@ class NetHackWorld(World):
         evidence=frozenset({"env", "captions", "counts"}),
         subject="nethack",
     )
-    baselines: ClassVar[Mapping[str, str]] = {"random": "uniform over the actions", "explorer": nethack.EXPLORER}
+    baselines: ClassVar[Mapping[str, str]] = {
+        "random": "uniform over the actions",
+        "explorer": "a rule-based agent for NetHack, which looks for the stairs and descends",
+    }
     experiment = "motif/score"
     presentation = PRESENTATIONS["nethack"]
 

@@ -227,7 +227,9 @@ def explorer_chooser() -> Chooser:
         try:
             return Choice([envs.envs[i].get_wrapper_attr("explore")() for i in indices])
         except AttributeError:
-            raise CannotPlay(f"the explorer plays only NetHack, and {envs.envs[0]} is a different env") from None
+            raise CannotPlay(
+                f"explorer cannot play {getattr(envs.envs[0].spec, 'id', 'this env')}: it plays only NetHack"
+            ) from None
 
     return choose
 

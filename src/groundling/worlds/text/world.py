@@ -14,7 +14,6 @@ import torch
 from groundling.algorithms.algorithm import Algorithm
 from groundling.algorithms.bc import BehaviouralCloning
 from groundling.envs.make import inspect_env, is_available, step_limit
-from groundling.envs.nethack import EXPLORER
 from groundling.envs.text_env import SUCCESSES, Experience, Offer, TextObservation, TranslationError, WorldSpec
 from groundling.envs.text_episode import random_action, training_seed
 from groundling.errors import ConfigError, GroundlingError, UnknownEnv
@@ -55,7 +54,7 @@ class TextWorld(World):
     baselines: ClassVar[Mapping[str, str]] = {
         "random": "uniform over the admissible actions",
         "expert": "BabyAI's bot, which sees the full state",
-        "explorer": EXPLORER,
+        "explorer": "a rule-based agent for NetHack, which looks for the stairs and descends",
     }
     experiment = "glam/mixed"
     open_experiment = "text"
