@@ -39,10 +39,10 @@ _SMALL = ["training.steps=4", "world.num_envs=2", "world.num_steps=2", "evaluati
 def _module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     (tmp_path / "users_envs.py").write_text(_MODULE)
     monkeypatch.chdir(tmp_path)
-    before, path = len(imported_modules), [*sys.path]
+    before, path = [*imported_modules], [*sys.path]
     yield
     sys.modules.pop("users_envs", None)
-    del imported_modules[before:]
+    imported_modules[:] = before
     sys.path[:] = path
     for id in ("Named-v0", "make-v0", "Whole-v0", "Registered-v0"):
         gymnasium.registry.pop(id, None)
