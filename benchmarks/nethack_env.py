@@ -9,6 +9,10 @@ Gymnasium's interface; `features` is the vector env without workers, which write
 message with its id and count. Values are medians over rounds of CPU seconds, for 16 envs each (a worker's share of a
 group of 32). NLE's env cannot answer what to eat, so its games differ from ours, but each variant plays many games.
 
+*Words.* `words` is NetHackWords-Score-v1, which describes each step in sentences and lists the admissible actions. It
+plays uniformly among them, and NLE's env is stepped with the same keys, from the same seeds: with admissible actions,
+more game time passes in a step than with random keys.
+
 *Throughput.* Frames per second of wall time, for `features` and for workers that step 64 envs in two groups without a
 policy. The workers' CPU seconds are also reported, because the machine may be busy.
 
@@ -35,6 +39,7 @@ from nle.env import tasks
 from groundling.envs.nethack import make_task
 from groundling.envs.nethack.observation import STEP_FIELDS
 from groundling.envs.nethack.vector import NetHackVectorEnv
+from groundling.envs.nethack.words import make_words
 
 RESULTS = Path(__file__).parent / "results"
 MOTIFS_KEYS = ("tty_chars", "tty_colors", "tty_cursor", "blstats", "message", "glyphs")
@@ -96,6 +101,49 @@ def step_costs(num_envs: int, rounds: int, num_steps: int, seed: int) -> dict[st
     }
 
 
+def words_costs(num_envs: int, rounds: int, num_steps: int, seed: int) -> dict[str, Any]:
+    """Return the CPU microseconds of a step described in words and of NLE's env with the same keys, by round."""
+    words = [make_words("score") for _ in range(num_envs)]
+    raw = [tasks.NetHackScore(observation_keys=MOTIFS_KEYS, fix_moon_phase=True) for _ in range(num_envs)]
+    rng = np.random.default_rng(seed)
+
+    def reset(env: int, game: int) -> list[str]:
+        for task in (words[env]._task, raw[env]):
+            task.seed(game, game, reseed=False, lgen=game)
+        raw[env].reset()
+        return list(words[env].reset()[1]["actions"])
+
+    listed = [reset(env, env) for env in range(num_envs)]
+    times: dict[str, list[float]] = {"nle": [], "words": []}
+    for number in range(rounds + 1):  # the first round warms up
+        spent = {"nle": 0, "words": 0}
+        for step in range(num_steps):
+            for env, draw in enumerate(rng.random(num_envs).tolist()):
+                action = listed[env][int(draw * len(listed[env]))]
+                key = words[env]._admissible[action]
+                began = time.process_time_ns()
+                _, _, terminated, truncated, info = words[env].step(action)
+                between = time.process_time_ns()
+                has_ended = raw[env].step(key)[2]
+                spent["words"] += between - began
+                spent["nle"] += time.process_time_ns() - between
+                listed[env] = info["actions"]
+                if terminated or truncated or has_ended:
+                    listed[env] = reset(env, (number * num_steps + step + 1) * num_envs + env)
+        for name, own_times in times.items() if number else ():
+            own_times.append(spent[name] / (num_steps * num_envs) / 1000)
+    median = {name: statistics.median(own_times) for name, own_times in times.items()}
+    by_round = statistics.median(a / b for a, b in zip(times["words"], times["nle"], strict=True))
+    return {
+        "us": median["words"],
+        "nle_us": median["nle"],
+        "of_nle": median["words"] / median["nle"],
+        "of_nle_by_round": by_round,
+        "rounds_us": times["words"],
+        "nle_rounds_us": times["nle"],
+    }
+
+
 def throughput(num_envs: int, num_workers: int, num_steps: int, seed: int) -> dict[str, float]:
     """Return the seconds up to the first frames, frames per second, and the CPU time of all processes per frame."""
     began, cpu = time.perf_counter(), time.process_time()
@@ -134,7 +182,7 @@ def _cpu_seconds(processes: list[psutil.Process]) -> float:
 def print_table(results: dict[str, Any]) -> None:
     print(f"{'one step, one thread':24} {'CPU us':>8} {'x nle':>6} {'median of rounds':>17}")
     for name, own in results["step"].items():
-        missed = name == "features" and own["of_nle"] > STEP_LIMIT
+        missed = name in ("features", "words") and own["of_nle"] > STEP_LIMIT
         print(
             f"{name:24} {own['us']:8.1f} {own['of_nle']:6.2f} {own['of_nle_by_round']:17.2f}"
             f"{'  MISSED' if missed else ''}"
@@ -147,7 +195,9 @@ def print_table(results: dict[str, Any]) -> None:
             f"{own['cpu_us_per_frame']:15.1f}{'  MISSED' if missed else ''}"
         )
     print(f"\nbytes per frame: {results['bytes_per_frame']}")
-    print(f"targets: features <= {STEP_LIMIT} x nle, start <= {START_LIMIT:g} s, <= {BYTES_LIMIT} bytes per frame")
+    print(
+        f"targets: features and words <= {STEP_LIMIT} x nle, start <= {START_LIMIT:g} s, <= {BYTES_LIMIT} bytes per frame"
+    )
 
 
 def main() -> None:
@@ -160,7 +210,8 @@ def main() -> None:
     if arguments.quick:
         arguments.rounds, arguments.steps = 2, 100
     results = {
-        "step": step_costs(16, arguments.rounds, arguments.steps, arguments.seed),
+        "step": step_costs(16, arguments.rounds, arguments.steps, arguments.seed)
+        | {"words": words_costs(16, arguments.rounds, arguments.steps, arguments.seed)},
         "vector": {
             f"{num_workers} workers": throughput(64, num_workers, 2 * arguments.steps, arguments.seed)
             for num_workers in (0, 1, 2)

@@ -39,10 +39,10 @@ _SMALL = ["training.steps=4", "world.num_envs=2", "world.num_steps=2", "evaluati
 def _module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     (tmp_path / "users_envs.py").write_text(_MODULE)
     monkeypatch.chdir(tmp_path)
-    before, path = len(imported_modules), [*sys.path]
+    before, path = [*imported_modules], [*sys.path]
     yield
     sys.modules.pop("users_envs", None)
-    del imported_modules[before:]
+    imported_modules[:] = before
     sys.path[:] = path
     for id in ("Named-v0", "make-v0", "Whole-v0", "Registered-v0"):
         gymnasium.registry.pop(id, None)
@@ -77,7 +77,7 @@ def test_a_run_and_its_evaluation(
 @pytest.mark.parametrize("name", ["Named", "make", "env"])
 def test_each_can_be_checked(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check-env", f"users_envs:{name}", "--episodes", "2"]) == 0
-    assert "equal seeds gave equal episodes" in " ".join(capsys.readouterr().out.split())
+    assert "equal seeds produced equal episodes" in " ".join(capsys.readouterr().out.split())
 
 
 def test_objects_can_be_checked_in_python() -> None:

@@ -107,7 +107,7 @@ def test_what_is_published_comes_back(run: gl.Run, tmp_path: Path, monkeypatch: 
     shutil.copytree(published, served, ignore=shutil.ignore_patterns("evaluation", "samples"))
     (served / "evil.py").write_text("raise SystemExit")
 
-    def download(repository: str, name: str, revision: str | None) -> str:
+    def download(repository: str, name: str, revision: str | None, local_files_only: bool) -> str:
         assert (repository, revision) == ("some/agent", "v1")
         return str(served / name)
 

@@ -40,7 +40,7 @@ from tests.thorough import some_of, thorough
 
 _LEARNERS, _REWARDED = list(learners()), list(rewarded())
 _ALL = [*_LEARNERS, *(one for one in _REWARDED if one not in _LEARNERS)]
-_USUAL = {"text": "action_scoring", "text, actions change": "drrn", "NetHack": "nethack", "writing": "token"}
+_USUAL = {"text": "action_scoring", "text, changing actions": "drrn", "NetHack": "nethack", "writing": "token"}
 """The policy that `make test` trains with every algorithm in a world; other policies are trained with one."""
 
 

@@ -10,6 +10,7 @@ _WRITING, _ENGINES = "groundling.envs.text_generation", "groundling.envs.engines
 ABOUT = {
     _BABYAI: "GLAM's text levels",
     _WRITING: "text generation for a pool's prompts, token by token",
+    f"{_NETHACK}.words": "one of Motif's tasks in NetHack, described in words",
     _NETHACK: "one of Motif's tasks in NetHack",
     f"{_ENGINES}.gem": "a game or question of GEM (extra gem)",
     f"{_ENGINES}.reasoning_gym": "a question of Reasoning Gym (extra reasoning-gym)",
@@ -39,6 +40,8 @@ TASKS: dict[str, dict[str, Any]] = {
     "NetHackOracle-v1": {"goal": "oracle"},
     "NetHackOracleSober-v1": {"goal": "oracle", "sober": True},
 }  # Motif's tasks and their arguments for `groundling.envs.nethack.make_goal`
+WORDS = {name.replace("NetHack", "NetHackWords-"): arguments for name, arguments in TASKS.items()}
+"""The same tasks described in words, and their arguments for `groundling.envs.nethack.words.make_words`."""
 TEXT_GENERATION = "TextGeneration-v0"
 ENGINES = {
     "Gem-v0": "gem:Gem",
@@ -57,8 +60,9 @@ def register() -> None:
     for id, arguments in LEVELS.items():
         gymnasium.register(id, entry_point=f"{_BABYAI}.text:make_level", kwargs=arguments)
     gymnasium.register(TEXT_GENERATION, entry_point=f"{_WRITING}.env:TextGenerationEnv")
-    for id, arguments in TASKS.items():
-        limit = WrapperSpec("AdoptTimeLimit", f"{_NETHACK}.tasks:AdoptTimeLimit", {})
-        gymnasium.register(id, entry_point=f"{_NETHACK}:make_goal", kwargs=arguments, additional_wrappers=(limit,))
+    limit = WrapperSpec("AdoptTimeLimit", f"{_NETHACK}.tasks:AdoptTimeLimit", {})
+    for entry_point, tasks in ((f"{_NETHACK}:make_goal", TASKS), (f"{_NETHACK}.words:make_words", WORDS)):
+        for id, arguments in tasks.items():
+            gymnasium.register(id, entry_point=entry_point, kwargs=arguments, additional_wrappers=(limit,))
     for id, entry_point in ENGINES.items():
         gymnasium.register(id, entry_point=f"{_ENGINES}.{entry_point}")

@@ -63,8 +63,9 @@ class TextVectorEnv:
         envs: The envs; empty with workers.
         step_limit: Number of steps after which an episode is truncated, unless it ends earlier; None for no limit.
         incidents: Problems in workers and servers.
-        remote: True if a server runs the envs. They can then be lost, and equal seeds may produce different episodes.
-            Episodes that cannot be replayed are cut off or started again, with a warning.
+        remote: True if a server runs the envs, which can then be lost.
+        may_differ: True if equal seeds may produce different episodes: on a server, or if the env has an attribute
+            ``may_differ``. Episodes that cannot be replayed are cut off or started again, with a warning.
 
     Raises:
         ConfigError: The action space is neither `Discrete` nor `Text`, or the env cannot be seeded.
@@ -89,6 +90,8 @@ class TextVectorEnv:
         self.step_limit: int | None = None
         self.incidents = Incidents()
         self.remote = bool(getattr(first.unwrapped, "remote", False))
+        self.may_differ = self.remote or bool(getattr(first.unwrapped, "may_differ", False))
+        self._differs = "does not use seeds" if self.remote else "produces different episodes for equal seeds"
         space = first.action_space
         if not isinstance(space, gymnasium.spaces.Discrete | gymnasium.spaces.Text):
             raise ConfigError(f"{first} has the action space {space}: a text env needs a Discrete or Text space")
@@ -249,14 +252,14 @@ class TextVectorEnv:
             for i, saved in enumerate(state)
             if i in ended or self._states[i].fingerprint(not self.actions) != saved["seen"]
         ]
-        if unequal and not self.remote:
+        if unequal and not self.may_differ:
             raise UnequalEpisode(
                 f"env {unequal[0]} did not return to the state in its checkpoint: equal seeds do not produce equal "
                 "episodes (draw_task=construction causes this, as does a different version of the env's package)"
             )
         if unequal:
             self._warn(
-                f"{self._name} does not use seeds: the unfinished episodes of {len(unequal)} of {len(state)} envs "
+                f"{self._name} {self._differs}: the unfinished episodes of {len(unequal)} of {len(state)} envs "
                 "start again, so the run continues, but not exactly as without the interruption"
             )
             for i in unequal:
@@ -316,8 +319,8 @@ class TextVectorEnv:
                 ended = ended or terminated or truncated
             shown = read_text_step(raw, info, goal)
             if ended or (shown.goal, shown.descriptions) != (state.goal, state.descriptions[-1]):
-                if self.remote:
-                    return self._cut_off(i, f"{lost}, and did not return to its state, as it does not use seeds")
+                if self.may_differ:
+                    return self._cut_off(i, f"{lost}, and did not return to its state, as it {self._differs}")
                 raise RunError(
                     f"{self._where(i)}: it {lost}, and replaying its seed and actions did not return it to its state: "
                     "equal seeds must produce equal episodes"

@@ -41,7 +41,7 @@ def agents() -> dict[str, str]:
 
 def home_of(agent: str, overrides: Sequence[str]) -> type[World]:
     """Return the kind of world in which a baseline plays. This is the last registered kind that has the env, task or
-    pool named in the overrides, or else the first kind that has this baseline and a default experiment.
+    pool named in the overrides, or else the kind that has a default experiment and lists this baseline first.
     """
     homes = [one for one in map(kind, worlds.in_order()) if one.baselines and one.experiment is not None]
     keys = [f"world.{annotation(one, 'config').PLACE}=" for one in homes]
@@ -53,7 +53,7 @@ def home_of(agent: str, overrides: Sequence[str]) -> type[World]:
             f"the world of baseline {agent} has no default experiment: evaluate a run of that world with "
             f"evaluation.baselines=[{agent}] instead"
         )
-    return placed[-1] if placed else named[0]
+    return placed[-1] if placed else min(named, key=lambda one: [*one.baselines].index(agent))
 
 
 __all__ = [

@@ -29,7 +29,7 @@ _LEVEL = slice(nethack.NLE_BL_DNUM, nethack.NLE_BL_DLEVEL + 1)  # slice of blsta
 _SPACE, _ESCAPE = ord(" "), nethack.C("[")
 _NORTH_WEST = int(nethack.CompassDirection.NW)  # the "y" key, which also means yes
 _EAT_QUESTION = b"What do you want to eat"
-_EAT_CHOICES = re.compile(rb"\[[^\]A-Za-z]*([A-Za-z])[^\]]* or \?\*\]")
+EAT_CHOICES = re.compile(rb"\[[^\]A-Za-z]*([A-Za-z])[^\]]* or \?\*\]")
 _DESCENDED = b"You descend the stairs"
 # A hero who starts on a scroll may have to name it before the first move. In this case, nle starts another game with
 # the next random numbers of its generator, and so do these tasks.
@@ -138,7 +138,7 @@ class NetHackTask(base.NLE, ABC):
         """Step without copying; return reward, terminated and truncated. The observation is in `arrays`."""
         key = self._keys[action]
         if _EAT_QUESTION in self.message:  # answer with the first choice, or cancel
-            choices = _EAT_CHOICES.search(self.message)
+            choices = EAT_CHOICES.search(self.message)
             key = choices[1][0] if key == _NORTH_WEST and choices else _SPACE
         done = self.nethack.step(key)[1]
         if any(self._internal[1:4].tolist()):

@@ -144,8 +144,8 @@ class TextEvaluation(EvaluationConfig):
     """Settings for held-out episodes of a text world."""
 
     baselines: list[str] = ["zero-shot", "random", "expert"]
-    """Agents to compare the trained policy with on the same episodes: zero-shot, random and expert, and clone if the
-    run started with cloning (cloning.episodes)."""
+    """Agents to compare the trained policy with on the same episodes: zero-shot, random, expert (in BabyAI) or
+    explorer (in NetHack), and clone if the run started with cloning (cloning.episodes)."""
     num_envs: Annotated[int, Ge(1), NoEffectOnResults] = 32
     """Number of envs stepped together."""
     deterministic: Annotated[bool, OfEvaluation] = False

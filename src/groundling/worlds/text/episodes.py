@@ -1,4 +1,4 @@
-"""Create a text world's envs, and play episodes with a policy, BabyAI's expert or a random agent."""
+"""Create a text world's envs, and play episodes with a policy, an expert, NetHack's explorer or a random agent."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
@@ -218,10 +218,29 @@ def expert_chooser() -> Chooser:
     return choose
 
 
+def explorer_chooser() -> Chooser:
+    """Choose actions with NetHack's explorer; raise `CannotPlay` in other envs or with workers."""
+
+    def choose(envs: TextVectorEnv, indices: Sequence[int], observations: Sequence[TextObservation]) -> Choice:
+        if not envs.envs:
+            raise CannotPlay("the explorer cannot access the env, which is in a worker: set world.num_workers=0")
+        try:
+            return Choice([envs.envs[i].get_wrapper_attr("explore")() for i in indices])
+        except AttributeError:
+            raise CannotPlay(
+                f"explorer cannot play {getattr(envs.envs[0].spec, 'id', 'this env')}: it plays only NetHack"
+            ) from None
+
+    return choose
+
+
 def chooser_of(player: Player, deterministic: bool, seed: int) -> AbstractContextManager[Chooser]:
     if player.policy is not None:
         return policy_chooser(player.policy, deterministic, seed)
-    return nullcontext(expert_chooser()) if player.name == "expert" else policy_chooser(RandomPolicy(), False, seed)
+    scripted = {"expert": expert_chooser, "explorer": explorer_chooser}
+    if player.name in scripted:
+        return nullcontext(scripted[player.name]())
+    return policy_chooser(RandomPolicy(), False, seed)
 
 
 def episode_of(number: int, episode: TextEpisode) -> Episode:

@@ -54,6 +54,7 @@ class TextWorld(World):
     baselines: ClassVar[Mapping[str, str]] = {
         "random": "uniform over the admissible actions",
         "expert": "BabyAI's bot, which sees the full state",
+        "explorer": "a rule-based agent for NetHack, which looks for the stairs and descends",
     }
     experiment = "glam/mixed"
     open_experiment = "text"
