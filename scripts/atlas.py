@@ -19,6 +19,8 @@ _KINDS = {  # families of worlds: heading, and section of combinations.md with t
 }
 _CHOOSES = """The policy chooses from a list of actions, but [any text is an action](free_text.md), unless
   `world.actions` lists the texts."""
+_UNTRIED = {"`NetHackWords-Score-v1`": "listed", "`openenv:URL`": "depend on the server"}
+"""Other worlds that are shown even if no results are committed, each with its kind of actions."""
 _BASELINES = ("chat_server", "random")  # policies without weights to train
 _NOT_RUN = "–"
 _HEAD = """# Atlas
@@ -88,7 +90,7 @@ def _matrices(found: Sequence[Row]) -> list[str]:
     }
     ppo = valid["text"][""].index("`ppo`")
     kinds = {_name(one.world): one.kind for one in found}
-    for engine, actions in _engines().items():
+    for engine, actions in {**_engines(), **_UNTRIED}.items():
         name = engine.strip("`").removesuffix("-v0")
         if not any(re.search(rf"{name}(?!\w)", world.replace(" ", "")) for world in kinds):
             kinds[engine] = "free text" if actions.startswith("any text") else "text"
