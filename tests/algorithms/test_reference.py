@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import stable_baselines3
 import torch
-from stable_baselines3.common.callbacks import CheckpointCallback
+from stable_baselines3.common.callbacks import CallbackList
 from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from torch import Tensor
 
@@ -57,7 +57,7 @@ class _Theirs(Policy):
 
 def _collected(model: OnPolicyAlgorithm) -> tuple[_Theirs, Rollout]:
     """Collect a rollout with ``model``; return its policy and the rollout, both as ours."""
-    _, callback = model._setup_learn(_STEPS * _ENVS, CheckpointCallback(10**9, "unused"))
+    _, callback = model._setup_learn(_STEPS * _ENVS, CallbackList([]))
     model.collect_rollouts(model.env, callback, model.rollout_buffer, n_rollout_steps=_STEPS)
     buffer = model.rollout_buffer
     starts = torch.from_numpy(np.concatenate([buffer.episode_starts[1:], model._last_episode_starts[None]])).bool()
