@@ -12,7 +12,7 @@ from gymnasium.envs.registration import EnvSpec
 from groundling.agent import Agent
 from groundling.config.compose import compose, from_file, is_open
 from groundling.config.facts import Purpose
-from groundling.config.overrides import Change, Overrides
+from groundling.config.overrides import Change, Overrides, parse
 from groundling.config.schema import Config
 from groundling.envs.controls import OtherGoal, using
 from groundling.envs.make import TextEnvMaker, is_server
@@ -95,7 +95,14 @@ def train(
     def config_with(model: Mapping[str, str], *, checked: bool = True) -> Config:
         given = {**values, **model}
         start, changes = _chosen(
-            experiment, directory, world=place, policy=policy, algorithm=algorithm, reward=coefficients, **given
+            experiment,
+            directory,
+            overrides,
+            world=place,
+            policy=policy,
+            algorithm=algorithm,
+            reward=coefficients,
+            **given,
         )
         if not is_open(start):
             return compose(start, [*changes, *overrides], directory, checked=checked)
@@ -139,6 +146,7 @@ def make_world(
 def _chosen(
     experiment: str | None,
     config_dir: Path | None,
+    overrides: Overrides = (),
     *,
     world: str | None,
     policy: str | None = None,
@@ -149,10 +157,11 @@ def _chosen(
     """Return the experiment to start from, and the changes that the keyword arguments of `train` make to it."""
     is_named = experiment is not None
     experiment = experiment or _experiment_of(world)
-    base = compose(experiment, (), config_dir)
+    of_env = [] if is_named else [one for one in parse(overrides) if f"{one.key}.".startswith("world.args.")]
+    base = compose(experiment, of_env, config_dir)
     home, place, changes = kind(base.world.id), base.world.PLACE, list[Change]()
     if not is_named:
-        policy = policy or home.policy_for(world or "")
+        policy = policy or home.policy_for(world or "", getattr(base.world, "args", {}))
         called = re.sub(r"\W+", "-", world) if world is not None and is_server(world) else world  # for a folder's name
         name = "-".join(part for part in (called, policy, algorithm or base.algorithm.id) if part)
         baselines = ["zero-shot", *({"random"} & {*home.baselines})]

@@ -4,11 +4,14 @@ import json
 import shutil
 from pathlib import Path
 
+import gymnasium
 import pytest
 
 import groundling as gl
 from groundling.cli.main import main
-from tests.envs import echo  # noqa: F401  (registers test/Echo-v0 and test/Calculator-v0)
+from groundling.config.overrides import Change
+from groundling.runs import _chosen
+from tests.envs import echo
 from tests.runs import assert_equal_runs, error_of, figures
 from tests.thorough import some_of
 
@@ -82,3 +85,14 @@ def test_a_policy_that_chooses_from_a_list_names_the_one_that_writes(
     words = ["train", "demo", "world.env=test/Echo-v0", "~world.args", f"run_dir={tmp_path}"]
     message = error_of(words, capsys)
     assert "accepts any text as an action and lists none; set policy.id to one of action_generating" in message
+
+
+def test_an_env_with_required_arguments_is_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Asks(echo.Echo):
+        def __init__(self, question: str) -> None:
+            super().__init__()
+
+    monkeypatch.setitem(gymnasium.registry, "test/Asks-v0", gymnasium.envs.registration.EnvSpec("test/Asks-v0", Asks))
+    for given in (["world.args={question: why}"], [{"world.args.question": "why"}]):
+        _, changes = _chosen(None, None, given, world="test/Asks-v0", reward=None)
+        assert Change("policy.id", "action_generating") in changes
