@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from groundling.evaluation.target import Target, find
 from groundling.prompts import PromptReader
 from groundling.training.checkpoint import save, write_json
 from groundling.worlds.text.episodes import actions_of
-from groundling.worlds.text.suites import SUITES
+from groundling.worlds.text.suites import SUITES, control_table
 from groundling.worlds.text.world import TextWorld
 from tests.envs import doors, test_controls  # noqa: F401  (register envs)
 
@@ -150,3 +151,13 @@ def test_probes_of_training_are_off_in_evaluations(tmp_path: Path) -> None:
     untrained = find("glam/drrn", ["world.probes=both", "world.language=french"], print)
     assert untrained.under("french").config.world.language == "french"
     assert from_file(tmp_path / "config.yaml", purpose="showing").world.probes == 1  # reports show the setting
+
+
+def test_reports_compare_success_alone_if_no_first_interaction_is_known() -> None:
+    world = {"env": "test/Doors-v0", "args": {}, "language": "english", "actions": None}
+
+    def played(success: float, **args: str) -> dict[str, Any]:
+        return {"world": {**world, "args": args}, "agents": {"trained": {"figures": {"success": {"value": success}}}}}
+
+    table = control_table(world, {"held-out": played(0.9), "swapped": played(0.1, control="swapped")})
+    assert table is not None and table.rows == [["original", "0.900"], ["swapped", "0.100"]]

@@ -133,21 +133,30 @@ def control_table(settings: Mapping[str, Any], evaluations: Mapping[str, Mapping
     }
     if not by_suite:
         return None
-    agents = [*next(iter(by_suite.values()))["agents"]]
+    played = {suite: one["agents"] for suite, one in by_suite.items()}
+    agents = [*next(iter(played.values()))]
+    title = "Does the agent read its mission? Original and changed missions"
+    names = {suite: "original" if suite == _USUAL else suite for suite in played}
+    if not any("first_precision" in agent["figures"] for one in played.values() for agent in one.values()):
+        rows = [
+            [names[suite], *(_share(one.get(name), "success") for name in agents)] for suite, one in played.items()
+        ]
+        note = "The table shows success. If the agent reads its mission, success is lower under a changed mission."
+        return ReportTable(title, [[("mission", 1), *((name, 1) for name in agents)]], rows, note)
     header = [
         [("", 1), *((name, 2) for name in agents), ("", 1)],
         [("mission", 1), *((word, 1) for _ in agents for word in ("success", "precision")), ("chance", 1)],
     ]
     rows = [
         [
-            "original" if suite == _USUAL else suite,
-            *(_share(one["agents"].get(name), figure) for name in agents for figure in ("success", "first_precision")),
-            _share(next(iter(one["agents"].values())), "first_chance"),
+            names[suite],
+            *(_share(one.get(name), figure) for name in agents for figure in ("success", "first_precision")),
+            _share(next(iter(one.values())), "first_chance"),
         ]
-        for suite, one in by_suite.items()
+        for suite, one in played.items()
     ]
     return ReportTable(
-        "Does the agent read its mission? Original and changed missions",
+        title,
         header,
         rows,
         "Precision is the share of episodes with any interaction in which the first object that the agent interacts "
