@@ -228,7 +228,9 @@ def _pool(made: _File, folder: Path) -> None:
             assert isinstance(text, str)
             text.encode("utf-8")  # tokenizers read only such texts
         assert sample.prompt.startswith("a ") and isinstance(sample.id, str)
-    assert len(samples) == len(list(pool.read(path)))  # each row is in one split
+    rows = list(pool.read(path))
+    has_few = len({repr(row.get("prompt")) for row in rows}) < 5  # fewer prompts may be shared by splits
+    assert len(samples) >= len(rows) if has_few else len(samples) == len(rows)  # each row is in one split
 
 
 _HUB = [
