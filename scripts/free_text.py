@@ -206,9 +206,9 @@ def table(rows: list[dict[str, Any]]) -> str:
         "",
         "The table shows the return and success over 200 held-out episodes with 95% intervals, before and after training "
         "with the default settings, apart from the overrides in the script. The model is an untrained Llama (0.35 M "
-        "parameters) whose tokens are characters; in the shop, it has first cloned demonstrations. The results show that "
-        "training works, not that the agent reads or generalises, since count_bits has only seven questions and "
-        "GuessTheNumber twenty secrets, which all occur in training. An agent that always gives the same answer has a "
+        "parameters) whose tokens are characters; in the shop, it has first cloned demonstrations. A higher return does "
+        "not show that the agent reads or generalises, since count_bits has only seven questions and GuessTheNumber "
+        "twenty secrets, which all occur in training. An agent that always gives the same answer has a "
         "return of .72 in GuessTheNumber (10), .43 in count_bits (1 or 2) and .25 in the shop.",
         "",
         "| world | seed | return at the start | trained | success at the start | trained | CPU s |",
