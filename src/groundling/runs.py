@@ -277,8 +277,16 @@ class Run:
     ) -> ControlResults:
         """Evaluate whether the agent reads its goal: on the same held-out episodes, without and with each control.
 
-        Controls that do not apply to the env are skipped with a warning. ``other_goal`` returns the goals that
-        ``swapped`` shows (`groundling.envs.controls.OtherGoal`); the other arguments are those of `evaluate`.
+        Args:
+            episodes, overrides: As in `evaluate`.
+            other_goal: Returns the goals that ``swapped`` shows (see `groundling.envs.controls.OtherGoal`).
+
+        Returns:
+            Success by control and agent, with 95% intervals. Controls that do not apply are skipped with a warning.
+
+        Raises:
+            ConfigError: no control applies to the env, or ``other_goal`` returns no different goal.
+            RunError: the run has no checkpoint, or your own code raised an error.
         """
         target = self._find(overrides)
         original, played = next(iter(target.world.suites)), dict[str, Mapping[str, Played]]()
