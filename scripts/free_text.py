@@ -5,7 +5,7 @@
 
 Training on a TextArena game and on Reasoning Gym's questions, each an env of 15 lines, starts from an untrained
 character model. An untrained model cannot call the shop's tool, which requires JSON, so it first clones demonstrations
-that buy a random item. Trained runs are kept in ``--runs``, so that the script continues after an interruption.
+that buy the wanted item in half of the episodes and a random one in the others. Trained runs are kept in ``--runs``, so that the script continues after an interruption.
 """
 
 import argparse
@@ -111,17 +111,20 @@ gymnasium.register("Question-v0", Question)  # type: ignore[arg-type]
 gymnasium.register("Shop-v0", lambda: ToolEnv(Shop, max_turns=2))  # type: ignore[arg-type]
 
 
-@policies.register("random_buyer")
-class RandomBuyer(Policy):
-    """Buys a random item, to demonstrate the format of tool calls."""
+@policies.register("careless_buyer")
+class CarelessBuyer(Policy):
+    """Buys the wanted item with probability 1/2, else a random one."""
 
     needs, trainable, writes_text = frozenset({"words"}), False, True
 
     def act(
         self, observations: Any, *, memory: Any = None, deterministic: bool = False, generator: Any = None
     ) -> Action:
+        careful = torch.randint(2, (len(observations),), generator=generator)
         chosen = torch.randint(len(THINGS), (len(observations),), generator=generator)
-        calls = [json.dumps({"name": "buy", "arguments": {"thing": THINGS[i]}}) for i in chosen]
+        wanted = [next(thing for thing in THINGS if thing in one.goal) for one in observations]
+        bought = [wanted[i] if careful[i] else THINGS[chosen[i]] for i in range(len(wanted))]
+        calls = [json.dumps({"name": "buy", "arguments": {"thing": thing}}) for thing in bought]
         turns = [Turn(one, (), (), "", call) for one, call in zip(observations, calls, strict=True)]
         zeros, none = torch.zeros(len(turns)), [()] * len(turns)
         tokens = TurnTokens.of(turns, none, none, [False] * len(turns))
@@ -157,7 +160,7 @@ def clone(run_dir: Path, model: Path) -> str:
     """Train a model to call the shop's tool, and return the checkpoint's folder."""
     data, shop = run_dir / "demonstrations", ["world.env=Shop-v0", "world.history=1"]
     if not (data / "dataset.json").exists():
-        words = [*shop, "~policy.args", "policy.id=random_buyer", "--episodes", "1000", "--output", str(data)]
+        words = [*shop, "~policy.args", "policy.id=careless_buyer", "--episodes", "1000", "--output", str(data)]
         collect = [sys.executable, "-m", "groundling", "collect", "text", "--import", "scripts.free_text"]
         subprocess.run([*collect, "model.path=starter", *words], check=True)
     run = gl.train(

@@ -283,7 +283,8 @@ class TrainingProgress:
         parts += [f"{name} {value:.2f}" for name, value in self._rewards.items()]
         if self._speed:
             left = timedelta(seconds=round(max(self._total - self._step, 0) / self._speed))
-            parts.append(f"{self._speed:,.0f} steps/s · {left} left")
+            speed = f"{self._speed:,.0f}" if self._speed >= 10 else f"{self._speed:.2g}"
+            parts.append(f"{speed} steps/s · {left} left")
         return " · ".join(parts)
 
     def __enter__(self) -> Self:
