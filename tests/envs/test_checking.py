@@ -191,13 +191,18 @@ def test_what_is_read_is_printed_with_proposals(capsys: pytest.CaptureFixture[st
     assert (
         "goal none; proposed: 'come to the end'" in printed and "the env's attribute action_names: stay, go" in printed
     )
-    assert "as overrides: world.env=Quest-v0 world.goal_key=the_task 'world.actions=[stay, go]'" in printed
+    proposed = "as overrides: world.env=tests.envs.test_objects:Quest world.goal_key=the_task 'world.actions=[stay, go]'"
+    assert proposed in printed
+        "as overrides: world.env=tests.envs.test_objects:Quest world.goal_key=the_task 'world.actions=[stay, go]'"
+        in printed
+    )
     assert "Goal of the agent" not in printed
     words = ["world.goal_key=the_task", "world.actions=[halt, go]"]
     assert main(["check-env", "tests.envs.test_objects:Quest", "--episodes", "2", *words]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "Possible action of the agent: halt, go Goal of the agent: come to the end Observation 0" in printed
     assert "goal world.goal_key=the_task" in printed and "actions world.actions" in printed
+    assert "as overrides: world.env=tests.envs.test_objects:Quest world.goal_key=the_task 'world.actions=[" in printed
 
 
 def test_an_env_without_text_gets_a_mend(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,7 @@
 """The `groundling check-env` command."""
 
 import argparse
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -74,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
     if schema:
         console.rule("the server", align="left")
         _print_table(console, schema)
-    _print_sources(console, config)
+    _print_sources(console, config, arguments)
     played = check_env(
         world.env,
         world.args,
@@ -156,8 +157,8 @@ def _config(arguments: argparse.Namespace, schema: list[tuple[str, str]]) -> "Co
     return compose_fitted(_OPEN, [*base, *arguments.overrides])
 
 
-def _print_sources(console: "Console", config: "Config") -> None:
-    """Print what the agent reads from the env, and the overrides that select it."""
+def _print_sources(console: "Console", config: "Config", arguments: argparse.Namespace) -> None:
+    """Print what the agent reads from the env, and the overrides that select it, including the given ones."""
     from groundling.config.facts import word
     from groundling.envs.make import is_server
     from groundling.envs.sources import find_sources
@@ -170,12 +171,15 @@ def _print_sources(console: "Console", config: "Config") -> None:
     console.rule("what the agent reads", align="left")
     _print_table(console, [(source.part, source.text) for source in sources])
     settings = {f"world.{source.key}": source.value for source in sources if source.key is not None}
+    given = {one.lstrip("+~").partition("=")[0]: shlex.quote(one) for one in arguments.overrides}
     if is_server(world.env):
+        given = {key: one for key, one in given.items() if not key.startswith("world.args")}  # part of the settings
         settings |= flat(world.args, "world.args.")
         settings |= {"world.num_envs": world.num_envs, "evaluation.num_envs": world.num_envs}
         settings |= {"policy.id": config.policy.id} if config.policy.id != "action_scoring" else {}
-    words = [word(key, value) for key, value in {"world.env": world.env, **settings}.items()]
-    console.print(f"as overrides: {' '.join(words)}", soft_wrap=True)
+    words = {"world.env": word("world.env", arguments.env)} | given
+    words |= {key: word(key, value) for key, value in settings.items()}
+    console.print(f"as overrides: {' '.join(words.values())}", soft_wrap=True)
 
 
 def texts_alike(policy: "Policy", played: "RandomEpisodes") -> Iterator[str]:
