@@ -191,11 +191,10 @@ def test_what_is_read_is_printed_with_proposals(capsys: pytest.CaptureFixture[st
     assert (
         "goal none; proposed: 'come to the end'" in printed and "the env's attribute action_names: stay, go" in printed
     )
-    proposed = "as overrides: world.env=tests.envs.test_objects:Quest world.goal_key=the_task 'world.actions=[stay, go]'"
-    assert proposed in printed
+    proposed = (
         "as overrides: world.env=tests.envs.test_objects:Quest world.goal_key=the_task 'world.actions=[stay, go]'"
-        in printed
     )
+    assert proposed in printed
     assert "Goal of the agent" not in printed
     words = ["world.goal_key=the_task", "world.actions=[halt, go]"]
     assert main(["check-env", "tests.envs.test_objects:Quest", "--episodes", "2", *words]) == 0
