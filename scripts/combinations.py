@@ -151,7 +151,7 @@ def config_of(one: Combination, distilled: Path, model: str = "starter", dataset
         config.model.path = model
     if one.policy == "action_head" and one.world == "text, changing actions":
         config.policy.args["num_actions"] = 5
-    if (one.policy, one.algorithm) == ("token", "nlpo"):
+    if one.policy in ("action_generating", "token") and one.algorithm == "nlpo":
         config.policy.args |= {"mask_type": "learned_top_p", "min_tokens_to_keep": 5}
     if one.clones and isinstance(world, TextConfig):
         world.dataset = dataset

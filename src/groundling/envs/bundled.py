@@ -9,6 +9,7 @@ _BABYAI, _NETHACK = "groundling.envs.babyai_text", "groundling.envs.nethack"
 _WRITING, _ENGINES = "groundling.envs.text_generation", "groundling.envs.engines"
 ABOUT = {
     _BABYAI: "GLAM's text levels",
+    "groundling.envs.mixture": "several text envs; each episode is played in one of them",
     _WRITING: "text generation for a pool's prompts, token by token",
     f"{_NETHACK}.words": "one of Motif's tasks in NetHack, described in words",
     _NETHACK: "one of Motif's tasks in NetHack",
@@ -59,6 +60,7 @@ def register() -> None:
 
     for id, arguments in LEVELS.items():
         gymnasium.register(id, entry_point=f"{_BABYAI}.text:make_level", kwargs=arguments)
+    gymnasium.register("Mixture-v0", entry_point="groundling.envs.mixture:Mixture")
     gymnasium.register(TEXT_GENERATION, entry_point=f"{_WRITING}.env:TextGenerationEnv")
     limit = WrapperSpec("AdoptTimeLimit", f"{_NETHACK}.tasks:AdoptTimeLimit", {})
     for entry_point, tasks in ((f"{_NETHACK}:make_goal", TASKS), (f"{_NETHACK}.words:make_words", WORDS)):

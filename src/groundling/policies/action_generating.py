@@ -1,7 +1,8 @@
 """Policies that generate each action token by token, optionally after a thought."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar
 
@@ -18,6 +19,7 @@ from groundling.policies import arguments
 from groundling.policies.action_scoring import ActionTextPolicy
 from groundling.policies.answer import Answer, AnswerRules
 from groundling.policies.policy import Action, Evaluated, Outputs, Turn, TurnTokens, Work, policies
+from groundling.policies.prompt_policy import TokenMask
 from groundling.policies.text_states import scatter
 
 
@@ -44,7 +46,7 @@ _ROWS = 256  # Number of tokens whose logits are computed at once without gradie
 
 
 @policies.register("action_generating")
-class ActionGeneratingPolicy(ActionWritingPolicy):
+class ActionGeneratingPolicy(TokenMask, ActionWritingPolicy):
     """An agent that generates turns token by token: P(turn | prompt) = Π_t P(token_t | prompt, tokens before it).
 
     With ``thought_ends``, it thinks before it acts (ReAct, arXiv 2210.03629): it generates a thought until that string
@@ -62,6 +64,9 @@ class ActionGeneratingPolicy(ActionWritingPolicy):
     Log-probabilities are those of the sampling distribution, after temperature and guidance; they are 0 for inserted
     tokens. Prompts contain past actions as the env records them, but no past thoughts.
 
+    NLPO's mask restricts the tokens that guidance does not. They are evaluated under the mask that they were sampled
+    with, also by the reference. Demonstrations are not masked.
+
     If several actions match the generated tokens, one is sampled uniformly. Its probability is included in
     `Action.log_probs`, but not in the log-probabilities of tokens. Actions cloned from a dataset have no thoughts.
 
@@ -77,6 +82,7 @@ class ActionGeneratingPolicy(ActionWritingPolicy):
         thought_begins: String inserted before a thought.
         thought_ends: String that ends a thought. If None, there are no thoughts.
         max_thought_tokens: Maximum number of tokens in a thought. If None, 48 is used.
+        mask_type, top_mask, min_tokens_to_keep: NLPO's mask; see `TokenPolicy`.
     """
 
     writes_turns: ClassVar[bool] = True
@@ -84,6 +90,12 @@ class ActionGeneratingPolicy(ActionWritingPolicy):
 
     @classmethod
     def unused_argument(cls, args: Mapping[str, Any], world: WorldSpec) -> str | None:
+        free = world.action == "free_text" or args.get("guided") is False or args.get("thought_ends")
+        if args.get("mask_type") and not free:
+            return (
+                f"mask_type={args['mask_type']} does nothing: guidance leaves no token to mask; also set "
+                "policy.args.guided=false or thought_ends, or remove it"
+            )
         if world.action == "free_text":
             idle = [name for name in ("guided", "invalid_action") if args.get(name)]
             reason = f"any text is an action in {world.name}, and none is invalid; remove it"
@@ -111,6 +123,9 @@ class ActionGeneratingPolicy(ActionWritingPolicy):
         thought_ends: Annotated[str | None, ReadByModel] = None,
         max_thought_tokens: Annotated[int | None, Ge(1), OnlyWith("thought_ends")] = None,
         stop: Annotated[Sequence[str] | None, ReadByModel] = None,
+        mask_type: arguments.MaskKind = None,
+        top_mask: arguments.TopMask = None,
+        min_tokens_to_keep: arguments.MinTokens = None,
     ) -> None:
         super().__init__(lm, reference, prompt, language, replacements, system, value_hidden_sizes, temperature)
         self.rules = AnswerRules(
@@ -123,6 +138,7 @@ class ActionGeneratingPolicy(ActionWritingPolicy):
             max_thought_tokens,
             stop,
         )
+        self._mask = self.make_mask(mask_type, top_mask, min_tokens_to_keep)
 
     def read(self, observations: Sequence[TextObservation], prompts: Sequence[str] | None = None) -> Prompts:
         self.answer_tokens = self.rules.usual_tokens(any_text=not all(one.actions for one in observations))
@@ -176,7 +192,10 @@ class ActionGeneratingPolicy(ActionWritingPolicy):
                 states = states_after(self.lm, [prompts[i] for i in writing], [answers[i].tokens for i in writing])
                 logits = self.lm.backbone.logits(states).float()
             values = self.value_head(states.float())
-            log_probs = self._log_probs(logits, [answers[i].allowed for i in writing])
+            among = [answers[i].allowed for i in writing]
+            if self._mask is not None and None in among:
+                among = self._masked([answers[i] for i in writing], [prompts[i] for i in writing], among, logits)
+            log_probs = self._log_probs(logits, among)
             if uniforms is None:
                 tokens = log_probs.argmax(-1)
             else:
@@ -184,9 +203,31 @@ class ActionGeneratingPolicy(ActionWritingPolicy):
             chosen = log_probs.gather(1, tokens[:, None])[:, 0]
             # float64 represents all three exactly, so one copy to the host is enough.
             columns = torch.stack([tokens.double(), chosen.double(), values.double()], dim=1).tolist()
-            for i, (token, log_prob, value) in zip(writing, columns, strict=True):
-                answers[i].write(int(token), log_prob, value)
+            for i, allowed, (token, log_prob, value) in zip(writing, among, columns, strict=True):
+                answers[i].write(int(token), log_prob, value, allowed)
             writing = [i for i in writing if not answers[i].ended]
+
+    def _masked(
+        self, answers: Sequence[Answer], prompts: Sequence[list[int]], among: Sequence[Among], logits: Tensor
+    ) -> list[Among]:
+        """Return the tokens allowed next, restricted by the mask where guidance does not restrict them."""
+        assert self._mask is not None
+        if self.mask_lm is not None:
+            with self.mask_lm.autocast():
+                states = states_after(self.mask_lm, prompts, [answer.tokens for answer in answers])
+                logits = self.mask_lm.backbone.logits(states).float()
+        # One end token stands for all of them (see `log_probs_among`).
+        others = [{*self.rules.ends} - {answer.choices.end} for answer in answers]
+        masks = zip(among, self._mask(logits).cpu(), others, strict=True)
+        return [
+            tuple(token for token in allowed.nonzero()[:, 0].tolist() if token not in other) if ids is None else ids
+            for ids, allowed, other in masks
+        ]
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        with super().unchanged(), nullcontext() if self.mask_lm is None else self.mask_lm.keeping():
+            yield
 
     def evaluate(self, observations: Sequence[Any], actions: Tensor) -> Evaluated:
         """Compute log-probabilities, entropies and values of turns, or of demonstrated actions.
@@ -263,6 +304,9 @@ class ActionGeneratingPolicy(ActionWritingPolicy):
         """Return the outputs of a guided policy without thoughts; None for others, which must generate text first."""
         only_action = self.rules.guided and self.rules.thought_ends is None
         return self.distributions(observations) if only_action and all(one.actions for one in observations) else None
+
+    def weight_files(self) -> dict[str, dict[str, Tensor]]:
+        return super().weight_files() | self.mask_files()
 
     def work(self, observations: Sequence[Any]) -> Sequence[Work]:
         return super().work([one.observation if isinstance(one, Turn) else one for one in observations])

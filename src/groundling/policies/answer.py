@@ -171,9 +171,9 @@ class Answer:
         length = len(self.action_ids)
         return tuple(sorted({path[length] for path in self.choices.paths if path[:length] == self.action_ids}))
 
-    def write(self, token: int, log_prob: float = 0.0, value: float = 0.0) -> None:
-        """Append a token, and any following tokens that have no alternative."""
-        self._append(token, self.allowed, log_prob, value)
+    def write(self, token: int, log_prob: float = 0.0, value: float = 0.0, among: Among = None) -> None:
+        """Append a token, chosen ``among`` the `allowed` ones, and any following tokens that have no alternative."""
+        self._append(token, among or self.allowed, log_prob, value)
         while not self.ended and (allowed := self.allowed) is not None and len(allowed) == 1:
             self._append(allowed[0], allowed, 0.0, 0.0)
 

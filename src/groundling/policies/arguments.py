@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import Annotated
 
-from groundling.fields import Gt, Provided, ReadByModel, are_texts
+from groundling.fields import Ge, Gt, OnlyWith, Provided, ReadByModel, are_texts
 from groundling.lm import LanguageModel
+from groundling.lm.write.sampling import MaskType
 
 TrainedModel = Annotated[LanguageModel, Provided("lm", decided_by="model.path")]  # The model at ``model.path``
 ReferenceModel = Annotated[LanguageModel | None, Provided("reference", decided_by="model.path")]
@@ -17,3 +18,6 @@ Critic = Annotated[bool, Provided("critic", settable=bool)]  # True if the algor
 Replacements = Annotated[Mapping[str, str] | None, ReadByModel.when(are_texts)]  # Maps words to replacements
 SystemPrompt = Annotated[str | None, ReadByModel]  # Replaces the system prompt of a conversation
 Temperature = Annotated[float, Gt(0)]
+MaskKind = MaskType | None
+TopMask = Annotated[float | None, Gt(0), OnlyWith("mask_type")]
+MinTokens = Annotated[int | None, Ge(1), OnlyWith("mask_type", ("learned_top_p",))]

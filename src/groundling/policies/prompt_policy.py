@@ -11,8 +11,10 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from groundling.envs.text_env import TextObservation
+from groundling.errors import ConfigError
 from groundling.lm import LanguageModel, Prompts
 from groundling.lm.read.prefix_tree import chains
+from groundling.lm.write.sampling import Mask, MaskType
 from groundling.policies.policy import Action, Evaluated, Outputs, Policy, Work
 from groundling.policies.text_states import ConversationTokens
 from groundling.prompts import Conversation, PromptReader
@@ -47,7 +49,51 @@ class Reference:
             self._lm.model.enable_adapters()
 
 
+class TokenMask:
+    """Mixin of token policies with NLPO's mask (arXiv 2210.01241): only tokens that a mask model, an older copy of the
+    policy, considers likely are sampled. ``mask_lm`` is None if there is no mask, or if the policy is its own model.
+    """
+
+    lm: LanguageModel
+    mask_lm: LanguageModel | None
+
+    def make_mask(
+        self, mask_type: MaskType | None, top_mask: float | None, min_tokens_to_keep: int | None
+    ) -> Mask | None:
+        """Create the mask and ``mask_lm`` from the policy's arguments; raise `ConfigError` if ``top_mask`` is invalid."""
+        self.mask_lm = None
+        if mask_type is None:
+            return None
+        share = mask_type == "learned_top_p"
+        if top_mask is None and not share:
+            raise ConfigError(f"mask_type={mask_type} needs policy.args.top_mask, the number of allowed tokens")
+        top_mask = _TOP_P if top_mask is None else top_mask
+        if (top_mask > 1) if share else (top_mask != int(top_mask)):
+            wanted = "a probability, in (0, 1]" if share else "a number of tokens, at least 1"
+            raise ConfigError(f"top_mask={top_mask} is invalid: with mask_type={mask_type} it must be {wanted}")
+        if mask_type != "topk":
+            self.mask_lm = self.lm.copy().requires_grad_(False)
+        special = torch.tensor(sorted(self.lm.tokenizer.all_special_ids), dtype=torch.long, device=self.lm.device)
+        return Mask(mask_type, top_mask, min_tokens_to_keep or _MIN_TOKENS, special)
+
+    @torch.no_grad()
+    def refresh_mask(self) -> None:
+        """Copy the current policy into the mask model, if there is one."""
+        if self.mask_lm is not None:
+            for late, present in zip(self.mask_lm.parameters(), self.lm.parameters(), strict=True):
+                late.copy_(present)
+
+    def mask_files(self) -> dict[str, dict[str, Tensor]]:
+        """Return the mask model's weights, except those that the policy does not train, by file name."""
+        if self.mask_lm is None:
+            return {}
+        trained = {name for name, parameter in self.lm.named_parameters() if parameter.requires_grad}
+        weights = {name: parameter.detach() for name, parameter in self.mask_lm.named_parameters() if name in trained}
+        return {"mask.safetensors": weights}
+
+
 _CACHE_SIZE = 100_000
+_TOP_P, _MIN_TOKENS = 0.9, 100  # Defaults for NLPO's mask: ``top_mask`` of a top-p mask, and ``min_tokens_to_keep``
 
 
 class PromptPolicy(Policy):

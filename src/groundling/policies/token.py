@@ -9,23 +9,22 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from groundling.errors import ConfigError, RunError, unknown, warn_caller
-from groundling.fields import Ge, Gt, OnlyWith
+from groundling.fields import OnlyWith
 from groundling.lm import LanguageModel, ValueHead
 from groundling.lm.read.causal import WORTH_SHARING
 from groundling.lm.write.decoding import Decoder
-from groundling.lm.write.sampling import Mask, Sampling, allowed_tokens
+from groundling.lm.write.sampling import Sampling, allowed_tokens
 from groundling.policies import arguments
 from groundling.policies.policy import Action, Evaluated, Policy, Work, policies
-from groundling.policies.prompt_policy import Reference
+from groundling.policies.prompt_policy import Reference, TokenMask
 from groundling.policies.text_states import Sequences, TokenPrompt, Writing, Written, read_states, scatter
 
-_TOP_P, _MIN_TOKENS = 0.9, 100  # Defaults for NLPO's mask: ``top_mask`` of a top-p mask, and ``min_tokens_to_keep``
 _TEXTS = 16  # Number of texts whose log-probabilities the reference computes at once
 _ROWS = 1024  # Number of tokens whose logits the reference computes at once: 0.5 GB with a vocabulary of 128,000
 
 
 @policies.register("token")
-class TokenPolicy(Policy):
+class TokenPolicy(TokenMask, Policy):
     """π(token | prompt, text so far): the distribution from which the language model's tokens are sampled.
 
     Log-probabilities are those of the *sampling* distribution: after temperature, top-k, top-p, the ban on early end
@@ -72,9 +71,9 @@ class TokenPolicy(Policy):
         generation: Mapping[str, Any] | None = None,
         filtered_log_probs: bool = True,
         context_start_token: int | None = None,
-        mask_type: Literal["learned_top_p", "learned_top_k", "topk"] | None = None,
-        top_mask: Annotated[float | None, Gt(0), OnlyWith("mask_type")] = None,
-        min_tokens_to_keep: Annotated[int | None, Ge(1), OnlyWith("mask_type", ("learned_top_p",))] = None,
+        mask_type: arguments.MaskKind = None,
+        top_mask: arguments.TopMask = None,
+        min_tokens_to_keep: arguments.MinTokens = None,
     ) -> None:
         super().__init__()
         if context_start_token is not None and not lm.is_encoder_decoder:
@@ -96,19 +95,7 @@ class TokenPolicy(Policy):
         self.value_head: nn.Module | None = (
             ValueHead(lm.hidden_size, tuple(value_hidden_sizes), bias=value_bias).to(lm.device) if critic else None
         )
-        mask = None
-        if mask_type is not None:
-            share = mask_type == "learned_top_p"
-            if top_mask is None and not share:
-                raise ConfigError(f"mask_type={mask_type} needs policy.args.top_mask, the number of allowed tokens")
-            top_mask = _TOP_P if top_mask is None else top_mask
-            if (top_mask > 1) if share else (top_mask != int(top_mask)):
-                wanted = "a probability, in (0, 1]" if share else "a number of tokens, at least 1"
-                raise ConfigError(f"top_mask={top_mask} is invalid: with mask_type={mask_type} it must be {wanted}")
-            special = torch.tensor(sorted(lm.tokenizer.all_special_ids), dtype=torch.long, device=lm.device)
-            mask = Mask(mask_type, top_mask, min_tokens_to_keep or _MIN_TOKENS, special)
-        learned = mask_type in ("learned_top_p", "learned_top_k")
-        self.mask_lm = lm.copy().requires_grad_(False) if learned else None
+        mask = self.make_mask(mask_type, top_mask, min_tokens_to_keep)
         self._texts_at_once: int | None = None  # None for all
         self._decoder = Decoder(lm, context_start_token, mask, self.mask_lm)
 
@@ -271,13 +258,6 @@ class TokenPolicy(Policy):
             for index, text in enumerate(observations)
         ]
 
-    @torch.no_grad()
-    def refresh_mask(self) -> None:
-        """Copy the current policy into the mask model, if there is one."""
-        if self.mask_lm is not None:
-            for late, present in zip(self.mask_lm.parameters(), self.lm.parameters(), strict=True):
-                late.copy_(present)
-
     def save_pretrained(self, folder: Path) -> None:
         """Write the language model into ``folder``, with ``value.safetensors`` and ``mask.safetensors``."""
         self.lm.save_pretrained(folder)
@@ -295,12 +275,7 @@ class TokenPolicy(Policy):
                 for name, parameter in module.named_parameters()
                 if parameter.requires_grad
             }
-        if self.mask_lm is not None:
-            trained = {name for name, parameter in self.lm.named_parameters() if parameter.requires_grad}
-            files["mask.safetensors"] = {
-                name: parameter.detach() for name, parameter in self.mask_lm.named_parameters() if name in trained
-            }
-        return files
+        return files | self.mask_files()
 
 
 def _log_probs_of(logits: Tensor, chosen: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from groundling.errors import ConfigError, warn_caller
 from groundling.lm.load.model_files import adapter_base, resolve
 from groundling.policies.action_scoring import ActionTextPolicy
 from groundling.policies.policy import Policy, Turn, check_accepts, has_model, policies
+from groundling.policies.prompt_policy import TokenMask
 from groundling.registry import ComponentConfig, provided
 from groundling.runtime import devices
 from groundling.runtime.devices import find_device, launched, share_of_gpus
@@ -111,6 +112,8 @@ def make_policy(
         made.to(find_device(world.device))
     if (checkpoint := world.checkpoint or start) is not None:
         made.load_weights(checkpoint)
+        if world.checkpoint is None and isinstance(made, TokenMask):
+            made.refresh_mask()  # the clone's mask model is the model before cloning
     elif isinstance(made, ActionTextPolicy) and made.calibration:
         if not isinstance(world, RandomPlay):
             raise ConfigError(f"{spec.name} has no random play for calibration: remove policy.args.calibration")

@@ -78,11 +78,14 @@ class Sampling(Section):
         return max(self.min_new_tokens, self.min_length - given, 0)
 
 
+MaskType = Literal["learned_top_p", "learned_top_k", "topk"]
+
+
 @dataclass(frozen=True)
 class Mask:
     """NLPO's action mask (arXiv 2210.01241, section 4.2): only likely tokens are allowed."""
 
-    mask_type: Literal["learned_top_p", "learned_top_k", "topk"]
+    mask_type: MaskType
     """Top-p or top-k tokens of the mask model, a delayed copy of the policy; "topk" uses the policy itself."""
     top_mask: float  # The value of p or k
     min_tokens_to_keep: int  # Minimum number of tokens that a top-p mask allows
