@@ -20,13 +20,15 @@ _ARMS = {"cross-count": "count", "cross-judge": "rules", "cross-mixture": "mixtu
 
 
 def _judged(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run the page's commands for the rules, with few pairs, in ``folder``."""
+    """Run the page's commands for the rules, with few pairs by the bot, in ``folder``."""
     monkeypatch.chdir(folder)
     text = _PAGE.read_text(encoding="utf-8").replace("\\\n", " ")
     lines = re.findall("^groundling (collect .*|.*rules.*)", text, re.MULTILINE)
     assert [line.split()[0] for line in lines] == ["collect", "annotate", "distill"]
     for line in lines:
-        words = shlex.split(line.replace("--pairs 2000", "--pairs 20").replace("epochs=5", "epochs=1"))
+        for usual, small in (("random,expert", "expert"), ("--pairs 2000", "--pairs 30"), ("epochs=5", "epochs=1")):
+            line = line.replace(usual, small)
+        words = shlex.split(line)
         assert main([*words, *(["device=cpu"] if words[0] == "distill" else [])]) == 0
 
 
