@@ -1,6 +1,7 @@
 """`groundling.finetune` and ``groundling train writing --prompts … --reward …``: own prompts, rewards and models."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,12 @@ def test_data_of_every_kind(data: Any, reward: Any, tmp_path: Path) -> None:
             run = _finetune(tmp_path / "run", train_dataset=data, reward_funcs=reward)
     else:
         run = _finetune(tmp_path / "run", train_dataset=data, reward_funcs=reward)
+    assert len(run.metrics) == 1
+
+
+def test_a_run_can_be_in_a_thread(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as threads:
+        run = threads.submit(_finetune, tmp_path / "run").result()
     assert len(run.metrics) == 1
 
 

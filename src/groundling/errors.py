@@ -75,6 +75,15 @@ def foreign(what: str) -> Iterator[None]:
         raise ForeignError(f"{what} raised {type(error).__name__}; its traceback follows") from error
 
 
+@contextmanager
+def importing(what: str, extra: str) -> Iterator[None]:
+    """Raise `ConfigError` if a package that one of Groundling's extras installs cannot be imported."""
+    try:
+        yield
+    except ImportError as error:
+        raise ConfigError(f"{what} is not installed: pip install 'groundling[{extra}]' ({error})") from error
+
+
 def warn_caller(message: str) -> None:
     """Issue a `UserWarning` at the line outside this package that called it."""
     frame, depth, level = sys._getframe(), 1, 1

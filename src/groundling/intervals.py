@@ -37,21 +37,21 @@ def interquartile_mean(scores: np.ndarray) -> np.ndarray:
 
 
 def estimate(
-    scores: np.ndarray, statistic: Callable[[np.ndarray], np.ndarray] = interquartile_mean, seed: int = 0
+    scores: np.ndarray, statistic: Callable[[np.ndarray], np.ndarray] = interquartile_mean
 ) -> IntervalEstimate:
     """Return a statistic of all scores with its stratified percentile-bootstrap 95% interval.
 
     Runs are resampled with replacement, independently for each task, as in rliable's ``get_interval_estimates``. The
-    interval has zero width for a single run; for three runs of one task, it spans at most their range.
+    interval has zero width for a single run; for three runs of one task, it spans at most their range. Equal scores have
+    equal intervals, because the seed is fixed.
 
     Args:
         scores: ``(runs, tasks)``, or ``(runs,)`` for one task.
         statistic: Function from ``(…, runs × tasks)`` to ``(…,)``.
-        seed: Seed for resampling, so that equal scores have equal intervals.
     """
     table = scores.reshape(len(scores), -1)  # (runs, tasks)
     runs, tasks = table.shape
-    generator, chunk = np.random.default_rng(seed), max(1, _CHUNK // table.size)
+    generator, chunk = np.random.default_rng(0), max(1, _CHUNK // table.size)
     values = np.empty(_RESAMPLES)
     for first in range(0, _RESAMPLES, chunk):
         part = values[first : first + chunk]
@@ -61,10 +61,10 @@ def estimate(
     return IntervalEstimate(float(statistic(table.ravel())), float(low), float(high))
 
 
-def interquartile_band(curves: np.ndarray, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def interquartile_band(curves: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the interquartile mean and pointwise 95% interval of curves ``(runs, points)``, resampling whole runs."""
     runs = len(curves)
-    drawn = np.random.default_rng(seed).integers(runs, size=(_RESAMPLES, runs))
+    drawn = np.random.default_rng(0).integers(runs, size=(_RESAMPLES, runs))
     values = interquartile_mean(np.moveaxis(curves[drawn], 1, -1))  # (resamples, points)
     low, high = np.percentile(values, (2.5, 97.5), axis=0)
     return interquartile_mean(curves.T), low, high

@@ -285,7 +285,7 @@ class Run:
             Success by control and agent, with 95% intervals. Controls that do not apply are skipped with a warning.
 
         Raises:
-            ConfigError: no control applies to the env, or ``other_goal`` returns no different goal.
+            ConfigError: no control applies to the env.
             RunError: the run has no checkpoint, or your own code raised an error.
         """
         target = self._find(overrides)

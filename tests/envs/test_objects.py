@@ -4,10 +4,12 @@ import functools
 import pickle
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from enum import IntEnum
 from typing import Any
 
 import gymnasium
+import numpy as np
 import pytest
 from gymnasium.spaces import Discrete, Text
 
@@ -152,6 +154,13 @@ def test_an_invalid_attribute_action_names_is_an_error(value: Any, request: pyte
     with pytest.raises(ConfigError, match=r"attribute action_names is .*, expected a list of 2 different, non-empty"):
         name_actions(id, {})
     assert name_actions(id, {}, given=["a", "b"]).names == ("a", "b")
+
+
+@pytest.mark.parametrize("size", [np.int64(3), {1, 2}, {0: "a", "b": "c"}])
+def test_arguments_may_be_any_object(size: Any) -> None:
+    id = register_env(Plain)
+    with closing(TextVectorEnv.make(id, 1, actions=["a", "b"], size=size)) as envs:
+        assert envs.envs[0].unwrapped.size == size  # type: ignore[attr-defined]
 
 
 def test_actions_that_do_not_start_at_0_are_refused() -> None:

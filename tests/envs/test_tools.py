@@ -1,5 +1,7 @@
 """Methods of a class as tools."""
 
+import gc
+import weakref
 from typing import Any
 
 import gymnasium
@@ -195,3 +197,38 @@ def test_a_tool_that_never_returns_ends_its_episode() -> None:
     envs.close()
     assert step.truncated.all() and step.episodes[0].actions == (_CALL,)
     assert any("twice at this step; the episode is cut off" in warning for warning in warnings)
+
+
+class Lamp:
+    """A tool whose success and end are methods."""
+
+    reward = 0.0
+
+    def reset(self) -> None:
+        self.steps = 0
+
+    def wait(self) -> None:
+        """Wait."""
+        self.steps += 1
+
+    def done(self) -> bool:
+        return self.steps == 2
+
+    def success(self) -> bool:
+        return False
+
+
+def test_success_and_done_may_be_methods() -> None:
+    env = _env(Lamp)
+    assert env.step('{"name": "wait"}')[2] is False
+    _, _, ended, _, info = env.step('{"name": "wait"}')
+    assert ended and info["success"] is False
+
+
+def test_an_env_does_not_outlive_its_use() -> None:
+    env = _env(Lamp)
+    env.step('{"name": "wait"}')
+    object = weakref.ref(env.environment)
+    del env
+    gc.collect()
+    assert object() is None

@@ -94,9 +94,17 @@ def test_without_pairs_or_random_play(capsys: pytest.CaptureFixture[str]) -> Non
     assert "nothing to compare" in ControlResults("trained", {"held-out": played["held-out"]}).verdict
 
 
-def test_corrupt_results(tmp_path: Path) -> None:
+def test_a_control_without_pairs_keeps_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    other = Played([Episode({"success": 0.0}, 7)])
+    ControlResults("trained", {"held-out": {"trained": _played("11")}, "swapped": {"trained": other}}).print()
+    shown = capsys.readouterr().out
+    assert shown.count("original  ") == 1 and "swapped  " in shown
+
+
+@pytest.mark.parametrize("row", ["trained,x,1", "trained"])
+def test_corrupt_results(row: str, tmp_path: Path) -> None:
     (tmp_path / "evaluation").mkdir()
-    (tmp_path / "evaluation" / "swapped.csv").write_text("agent,episode,success\ntrained,x,1\n")
+    (tmp_path / "evaluation" / "swapped.csv").write_text(f"agent,episode,success\n{row}\n")
     with pytest.raises(RunError, match=r"swapped.csv cannot be read .*run `groundling evaluate` again"):
         read_controls(tmp_path, "", "trained", ["swapped"])
 

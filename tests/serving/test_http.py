@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from groundling.errors import RunError
-from groundling.serving.http import LOOPBACK, AccessControl, listen
+from groundling.serving.http import LOOPBACK, AccessControl, address_of, listen
 
 
 def _ask(kind: str = "http", token: str | None = None, hosts: Any = LOOPBACK, **headers: str) -> list[Any]:
@@ -36,13 +36,18 @@ def _ask(kind: str = "http", token: str | None = None, hosts: Any = LOOPBACK, **
         ("passed", {"hosts": None, "host": "world.example"}),
         (403, {"host": "world.example"}),
         (403, {"host": ""}),
+        (403, {"host": "[::1"}),
         (403, {"origin": "https://world.example"}),
+        (403, {"origin": "null"}),  # of a page in a sandboxed frame, which any site can show
+        (403, {"origin": "file://"}),
+        (403, {"origin": "http://["}),
         ("passed", {"token": "abc", "authorization": "Bearer abc"}),
         (401, {"token": "abc"}),
         (401, {"token": "abc", "authorization": "Bearer abcd"}),
         (401, {"token": "abc", "authorization": "Bearer \N{SNOWMAN}"}),
         (413, {"content_length": "1000001"}),
         (413, {"content_length": "-1"}),
+        (413, {"content_length": "9" * 5000}),
         (411, {"transfer_encoding": "chunked"}),
         ("passed", {"content_length": "1000000"}),
     ],
@@ -54,6 +59,16 @@ def test_guard(kind: str, status: int | str, settings: dict[str, Any]) -> None:
 
 def test_the_servers_own_messages_pass() -> None:
     assert _ask("lifespan", token="abc", host="world.example") == ["passed"]
+
+
+@pytest.mark.parametrize(("host", "address"), [("127.0.0.1", "http://127.0.0.1:"), ("::1", "http://[::1]:")])
+def test_the_address_of_a_socket(host: str, address: str) -> None:
+    try:
+        listening = listen(host, 0)
+    except RunError:
+        pytest.skip(f"this machine has no {host}")
+    with listening:
+        assert address_of(listening) == f"{address}{listening.getsockname()[1]}"
 
 
 def test_a_used_port_is_reported() -> None:

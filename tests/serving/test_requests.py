@@ -68,6 +68,10 @@ def test_invalid_completion_requests(server: Server, body: Any, says: str) -> No
     assert status == 400 and says in reply["error"]["message"]
 
 
+def test_an_empty_prompt_is_the_start_of_a_text(server: Server) -> None:
+    assert [one["finish_reason"] for one in server.complete(prompt="", max_tokens=1)["choices"]] == ["length"]
+
+
 def test_access_and_addresses(server: Server) -> None:
     body = {"prompt": "go", "model": "another"}
     for token in ("", "another", TOKEN[:-1], "ü"):

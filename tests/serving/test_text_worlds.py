@@ -1,6 +1,7 @@
 """The worlds that a server offers, and a folder to publish one."""
 
 import ast
+import re
 import tomllib
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import yaml
 import tests.envs.echo  # noqa: F401  (registers envs)
 from groundling.cli.main import main
 from groundling.envs.babyai_text import CONTROLS
+from groundling.envs.bundled import ENGINES, WORDS
 from groundling.errors import ConfigError
 from groundling.serving.openenv_folder import write_folder
 from groundling.serving.text_worlds import served_worlds
@@ -68,6 +70,20 @@ def test_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         write_folder(folder, "Parrot-v0", [], [], 3)
     with pytest.raises(ConfigError, match="--import tests is not a single file"):
         write_folder(tmp_path / "other", "Parrot-v0", [], ["tests"], 3)
+
+
+@pytest.mark.parametrize("id", [*ENGINES, next(iter(WORDS)), "BabyAI-GoToLocal-v0"])
+def test_a_folder_installs_the_engine(id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("groundling.serving.openenv_folder.served_worlds", lambda env, overrides: {})
+    write_folder(tmp_path / "env", id, [], [], 3)
+    (needed,) = tomllib.loads((tmp_path / "env" / "pyproject.toml").read_text())["project"]["dependencies"]
+    extras = {*re.findall(r"[\w-]+", needed.partition("[")[2].partition("]")[0])}
+    known = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    assert extras <= known.keys() and len(extras) == (1 if id.startswith("BabyAI") else 2)
+    has_java = "jre" in (tmp_path / "env" / "Dockerfile").read_text()
+    assert has_java == (id in ("ScienceWorld-v0", "TextWorldExpress-v0"))
 
 
 @pytest.mark.parametrize(

@@ -113,6 +113,14 @@ def test_held_out_data_is_measured_and_not_learnt(tmp_path: Path) -> None:
     assert metrics["accuracy"] == pytest.approx((log_probs.argmax(-1) == shown).float().mean().item())
 
 
+def test_a_corrupt_file_is_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "data" / "validation-00000000-00000001.parquet"
+    file.parent.mkdir()
+    file.write_bytes(b"not parquet")
+    with pytest.raises(RunError, match="cannot be read"):
+        count_transitions(tmp_path, "validation")
+
+
 def test_every_epoch_shows_each_transition_once(dataset: Path) -> None:
     rows = Demonstrations(dataset, 1, slice(0, 1), _ACTIONS, 2, seed=1)
     total = rows.state_dict()[0]["rows"]

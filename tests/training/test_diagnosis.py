@@ -52,6 +52,13 @@ def _found(changes: dict[str, Any], *overrides: str) -> list[tuple[str, ...]]:
         ),
         ({"entropy": 0.1}, [], "hardly explores", "6% of uniform", "policy.args.temperature=2"),
         ({"entropy": 0.01, "uniform_entropy": None}, [], "hardly explores", "0.01 per token", "temperature"),
+        (
+            {"entropy": 0.01, "uniform_entropy": None},
+            ["policy.id=token", "policy.args={generation: null}"],
+            "hardly explores",
+            "0.01 per token",
+            "generation.temperature=2",
+        ),
         ({"equal_rewards": 1.0}, [], "all rewards are equal", "40 episodes, reward env", "cloning.episodes"),
         ({"equal_groups": 0.95}, ["world.group_size=8"], "groups", "95% of the groups of 8", "world.group_size=16"),
         ({"grad_norm": 90.0}, [], "gradients explode", "norm 90, clipped to 0.5", "scale"),

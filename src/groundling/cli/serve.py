@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     from groundling.evaluation.protocols import find_agent
     from groundling.lm.load.adapters import merge_adapters
     from groundling.serving.app import make_app
-    from groundling.serving.http import LOOPBACK, listen
+    from groundling.serving.http import LOOPBACK, address_of, listen
     from groundling.serving.served_policy import ServedPolicy
     from groundling.serving.writer import Writer
 
@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     target = find_agent(arguments.agent, "balrog-babyai", arguments.overrides, warn, arguments.config_dir)
     policy = ServedPolicy(target.policy(target.agent))
     merge_adapters(policy.policy)
-    print(f"serving {arguments.agent} at http://{arguments.host}:{listening.getsockname()[1]}/v1")
+    print(f"serving {arguments.agent} at {address_of(listening)}/v1")
     if name is None:
         print(f"token for clients: export OPENAI_API_KEY={token}")
     print("Press Ctrl-C to stop.", flush=True)

@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     import uvicorn
 
-    from groundling.serving.http import LOOPBACK, MOST_BYTES, listen
+    from groundling.serving.http import LOOPBACK, MOST_BYTES, address_of, listen
     from groundling.serving.openenv import make_app
 
     token = None if arguments.token_env is None else os.environ.get(arguments.token_env)
@@ -57,10 +57,8 @@ def run(arguments: argparse.Namespace) -> int:
     hosts = LOOPBACK if arguments.host in LOOPBACK else None
     listening = listen(arguments.host, arguments.port)
     app = make_app(arguments.env, arguments.overrides, max_sessions=arguments.max_sessions, token=token, hosts=hosts)
-    host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
-    address = f"http://{host}:{listening.getsockname()[1]}"
     sessions = f"for up to {arguments.max_sessions} sessions"
-    print(f"serving {arguments.env} at {address} {sessions}\nPress Ctrl-C to stop.", flush=True)
+    print(f"serving {arguments.env} at {address_of(listening)} {sessions}\nPress Ctrl-C to stop.", flush=True)
     settings = uvicorn.Config(app, log_level="warning", access_log=False, ws_max_size=MOST_BYTES)
     uvicorn.Server(settings).run(sockets=[listening])
     return 0

@@ -3,14 +3,12 @@
 import argparse
 import importlib.util
 import secrets
-import socket
 from pathlib import Path
 
 from groundling.cli.command import Commands, add_command
-from groundling.errors import ConfigError, RunError
+from groundling.errors import ConfigError
 from groundling.io.terminal import make_console
 
-_HOST = "127.0.0.1"
 _NEEDED = ("starlette", "uvicorn", "plotly", "markdown_it")
 
 
@@ -39,18 +37,11 @@ def run(arguments: argparse.Namespace) -> int:
     import uvicorn
 
     from groundling.reports.ui.app import make_app
+    from groundling.serving.http import address_of, listen
 
-    listening = socket.socket()
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind((_HOST, arguments.port))
-    except (OSError, OverflowError) as error:
-        raise RunError(
-            f"cannot use port {arguments.port} ({error}): choose a different port, or omit --port"
-        ) from error
+    listening = listen("127.0.0.1", arguments.port)
     token = secrets.token_urlsafe(24)
-    address = f"http://{_HOST}:{listening.getsockname()[1]}/?token={token}"
-    make_console().print(f"open {address}\nPress Ctrl-C to stop.", soft_wrap=True)
+    make_console().print(f"open {address_of(listening)}/?token={token}\nPress Ctrl-C to stop.", soft_wrap=True)
     # Requests are not logged, since their URLs contain the token.
     server = uvicorn.Server(uvicorn.Config(make_app(folders, token), log_level="warning", access_log=False))
     server.run(sockets=[listening])

@@ -156,12 +156,16 @@ def inspect_env(id: str, args: Mapping[str, Any], language: str = "english") -> 
     """Create an env once to inspect it; the arguments and errors are those of `make_text_env`."""
     # The id of a Python object can be registered again for another object.
     point = getattr(gymnasium.registry.get(id), "entry_point", None)
-    return _inspect(id, json.dumps(dict(args), sort_keys=True), language, point)
+    try:
+        key = json.dumps(dict(args), sort_keys=True)
+    except TypeError:  # arguments that only Python code can pass
+        return _inspect.__wrapped__(id, args, language, point)
+    return _inspect(id, key, language, point)
 
 
 @functools.cache
-def _inspect(id: str, args: str, language: str, entry_point: Any) -> EnvTraits:
-    env = make_text_env(id, language, **json.loads(args))
+def _inspect(id: str, args: str | Mapping[str, Any], language: str, entry_point: Any) -> EnvTraits:
+    env = make_text_env(id, language, **(json.loads(args) if isinstance(args, str) else args))
     try:
         space, shown = env.action_space, env.observation_space
         count = int(space.n) if isinstance(space, gymnasium.spaces.Discrete) else None

@@ -1,5 +1,6 @@
 """Tools: the public methods of a class, which a language model calls by writing JSON."""
 
+import functools
 import inspect
 import json
 import re
@@ -31,7 +32,7 @@ class ToolEnv(gymnasium.Env[str, str]):
     - ``reward`` is a number that may change at each call, or a method that is called at the end of an episode, with
       the final answer ("" without one) if it has an argument.
     - ``done`` ends the episode if it is true after a call; ``success`` is true if the episode succeeded. Both are
-      optional.
+      optional, and each may be a method without arguments.
 
     An action is a text that contains calls, as ``<tool_call>{"name": …, "arguments": {…}}</tool_call>`` or only the
     JSON. Their results are the next observation; long results are cut off. If a call is invalid or a tool raises, the
@@ -83,14 +84,14 @@ class ToolEnv(gymnasium.Env[str, str]):
         texts = _find_calls(action)
         results = [result for text in texts for result in self._results(text)]
         results = [_readable(result, _RESULTS // len(results)) for result in results]
-        ended = not texts or bool(getattr(self.environment, "done", False))
+        ended = not texts or self._is("done")
         cut = not ended and self._turns >= self._max_turns
         reward = (
             self._reward("" if texts else action) if ended or cut or not callable(self.environment.reward) else 0.0
         )
         info = self._info(results)
         if (ended or cut) and hasattr(self.environment, "success"):
-            info["success"] = bool(self.environment.success)
+            info["success"] = self._is("success")
         return "\n".join(results), reward, ended, cut, info
 
     def _find_tools(self) -> Iterator[tuple[str, Callable[..., Any]]]:
@@ -113,11 +114,12 @@ class ToolEnv(gymnasium.Env[str, str]):
     def _result(self, name: str, arguments: dict[str, Any]) -> str:
         if (tool := self._tools.get(name)) is None:
             raise InvalidCall(f"there is no tool {name!r:.80}, only {', '.join(self._tools)}")
+        signature = _without_object(tool.__func__) if inspect.ismethod(tool) else tool
         try:
-            check_arguments(tool, arguments, f"the tool {name}")
+            check_arguments(signature, arguments, f"the tool {name}")
         except ConfigError as error:
             raise InvalidCall(str(error)) from None
-        if missing := missing_arguments(tool, arguments):
+        if missing := missing_arguments(signature, arguments):
             raise InvalidCall(f"{name} needs {', '.join(missing)}")
         self._calls += 1
         try:
@@ -134,6 +136,11 @@ class ToolEnv(gymnasium.Env[str, str]):
         before, self._rewarded = self._rewarded, self._number(reward)
         return self._rewarded - before
 
+    def _is(self, name: str) -> bool:
+        """Return ``done`` or ``success``; False if it is missing."""
+        value = getattr(self.environment, name, False)
+        return bool(value() if callable(value) else value)
+
     def _number(self, reward: Any) -> float:
         try:
             return float(reward)
@@ -144,6 +151,14 @@ class ToolEnv(gymnasium.Env[str, str]):
         counts = {"tool_calls": self._calls, "invalid_tool_calls": self._invalid}
         lines = [line for result in results for line in result.split("\n")]
         return {"descriptions": lines, "tools": self._schemas, "metrics": counts}
+
+
+@functools.cache
+def _without_object(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method's function without its first argument. `check_arguments` caches signatures: those of methods
+    would keep the object of every env alive.
+    """
+    return functools.partial(function, None)
 
 
 def _schema_of(where: str, tool: Callable[..., Any]) -> dict[str, Any]:

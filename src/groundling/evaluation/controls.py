@@ -60,7 +60,7 @@ class ControlResults:
             for figure in (name for name in _FIGURES if any(name in one for one in figures.values())):
                 cells = [figures[name][figure].text() if figure in figures.get(name, {}) else "–" for name in agents]
                 compared = suite in differences and figure == "success"
-                label = (suite if suite in differences else "original") + _FIGURES[figure]
+                label = ("original" if suite == next(iter(self.played)) else suite) + _FIGURES[figure]
                 table.add_row(label, *cells, differences[suite].text() if compared else "")
         console = make_console()
         console.print(table)
@@ -88,6 +88,6 @@ def _read(path: Path) -> dict[str, Played]:
             for row in csv.DictReader(file):
                 figures = {name: float(row[name]) for name in _FIGURES if row.get(name)}
                 episodes.setdefault(row["agent"], []).append(Episode(figures, int(row["episode"])))
-    except (OSError, ValueError, KeyError, csv.Error) as error:
+    except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
         raise RunError(f"{path} cannot be read ({error!r}): run `groundling evaluate` again") from error
     return {name: Played(one) for name, one in episodes.items()}

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
-from groundling.errors import ConfigError, RunError
+from groundling.errors import ConfigError, RunError, importing
 
 if TYPE_CHECKING:
     import httpx2
@@ -40,7 +40,10 @@ def check_address(base_url: str = "http://127.0.0.1:8000/v1", api_key_env: str =
         raise ConfigError(
             "api_key_env must be the name of an environment variable that contains the key, such as OPENAI_API_KEY"
         )
-    parts = urlsplit(base_url)
+    try:
+        parts = urlsplit(base_url)
+    except ValueError:  # a bracket is not closed; the URL is not shown, since it may contain a secret
+        raise ConfigError("base_url must be a URL such as http://127.0.0.1:8000/v1: check its brackets") from None
     if "@" in parts.netloc or parts.query or parts.fragment:
         raise ConfigError(f"base_url contains a user, password or query: remove it, and put the key in {api_key_env}")
     try:
@@ -91,10 +94,8 @@ class ChatServer:
         self._secret = re.compile(escaped) if len(self._key) >= _SHORTEST_SECRET else None
 
     async def __aenter__(self) -> Self:
-        try:
+        with importing("httpx2", "judge"):
             import httpx2
-        except ImportError:
-            raise ConfigError("querying a server requires httpx2: pip install 'groundling[judge]'") from None
         self._httpx, self._certificates = httpx2, httpx2.create_ssl_context()
         self._idle: list[httpx2.AsyncClient] = []
         return self

@@ -3,6 +3,7 @@
 import secrets
 import socket
 from collections.abc import Set
+from contextlib import suppress
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
@@ -30,6 +31,12 @@ def listen(host: str, port: int) -> socket.socket:
     return listening
 
 
+def address_of(listening: socket.socket) -> str:
+    """Return the URL of a server that listens on a socket."""
+    host, port, *_ = listening.getsockname()
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
 class AccessControl:
     """Middleware that requires a token, limits the size of requests, and rejects requests from other sites' pages.
 
@@ -54,9 +61,8 @@ class AccessControl:
 
     def _refusal(self, headers: Headers) -> tuple[int, str] | None:
         """Return the status and the reason if a request is refused, or None."""
-        places = [urlsplit(f"//{headers.get('host', '')}"), urlsplit(headers.get("origin", ""))]
-        names = [place.hostname for place in places if place.netloc]
-        if self._hosts is not None and not (names and self._hosts >= {*names}):
+        places = [f"//{headers.get('host', '')}", *headers.getlist("origin")]
+        if self._hosts is not None and not {*map(_host_of, places)} <= self._hosts:
             return 403, f"this server only accepts requests to {', '.join(sorted(self._hosts))}"
         given, expected = headers.get("authorization", ""), f"Bearer {self._token}"
         if self._token is not None and not secrets.compare_digest(given.encode(), expected.encode()):
@@ -64,6 +70,13 @@ class AccessControl:
         if "transfer-encoding" in headers:
             return 411, "send the header Content-Length instead of chunks"
         length = headers.get("content-length", "0")
-        if not length.isdecimal() or int(length) > MOST_BYTES:
+        if not length.isdecimal() or len(length) > 9 or int(length) > MOST_BYTES:
             return 413, f"requests may have at most {MOST_BYTES:,} bytes, got {length:.20}"
         return None
+
+
+def _host_of(url: str) -> str | None:
+    """Return the host of a URL, or None for other texts, such as the origin ``null`` of a page in a sandbox."""
+    with suppress(ValueError):  # e.g. for an unclosed bracket
+        return urlsplit(url).hostname
+    return None

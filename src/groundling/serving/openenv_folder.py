@@ -6,10 +6,23 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
+import gymnasium
+
 import groundling
 from groundling.errors import ConfigError
 from groundling.serving.text_worlds import served_worlds
 
+_EXTRAS = {  # extras of Groundling that envs need, by the module that creates them
+    "groundling.envs.engines.gem": "gem",
+    "groundling.envs.engines.reasoning_gym": "reasoning-gym",
+    "groundling.envs.engines.scienceworld": "scienceworld",
+    "groundling.envs.engines.text_arena": "textarena",
+    "groundling.envs.engines.textworld": "textworld",
+    "groundling.envs.engines.textworld_express": "worlds",
+    "groundling.envs.nethack.words": "nethack",
+}
+_APT = "apt-get update && apt-get install -y --no-install-recommends"
+_JAVA = ("scienceworld", "worlds")  # extras of engines that need a Java runtime
 _FILES = {
     "openenv.yaml": """\
 spec_version: 1
@@ -57,7 +70,7 @@ py-modules = {modules}
 """,
     "Dockerfile": """\
 FROM python:3.11-slim
-WORKDIR /app
+{java}WORKDIR /app
 COPY . .
 RUN pip install --no-cache-dir --find-links . --extra-index-url https://download.pytorch.org/whl/cpu .
 CMD ["python", "-m", "server.app"]
@@ -98,12 +111,15 @@ def write_folder(folder: Path, env: str, overrides: Sequence[str], modules: Sequ
     for module, file in zip(modules, files, strict=True):
         if file.name != f"{module}.py":
             raise ConfigError(f"--import {module} is not a single file that can be copied: move the env to one")
+    suites = ", ".join(filter(None, served_worlds(env, overrides))) or "none"
+    extra = _EXTRAS.get(str(gymnasium.spec(env).entry_point).partition(":")[0])
     values = {
         "env": env,
         "name": re.sub(r"[^a-z0-9]+", "_", env.lower()).strip("_"),
         "version": groundling.__version__,
-        "extras": "openenv,worlds" if env.startswith("TextWorldExpress") else "openenv",
-        "suites": ", ".join(filter(None, served_worlds(env, overrides))) or "none",
+        "extras": f"openenv,{extra}" if extra else "openenv",
+        "java": f"RUN {_APT} default-jre-headless\n" if extra in _JAVA else "",
+        "suites": suites,
         "overrides": [*overrides],
         "max_sessions": max_sessions,
         "modules": [*modules],

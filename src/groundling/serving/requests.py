@@ -94,10 +94,9 @@ class CompletionRequest(_Object):
     def sources(self) -> list[Source]:
         """The prompts; raise `ValueError` unless the user starts and ends a conversation."""
         if self.messages is None:
-            prompts: Any = self.prompt or ()
-            return (
-                [prompts] if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int)) else list(prompts)
-            )
+            prompts: Any = () if self.prompt is None else self.prompt  # "" is the start of a text
+            is_one = isinstance(prompts, str) or (prompts and isinstance(prompts[0], int))
+            return [prompts] if is_one else list(prompts)
         roles, said = [one.role for one in self.messages], [one.text for one in self.messages]
         system = said.pop(0) if roles[0] in ("system", "developer") else None
         if roles[len(roles) - len(said) :] != ["user", *["assistant", "user"] * (len(said) // 2)]:

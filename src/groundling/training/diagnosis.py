@@ -177,7 +177,7 @@ def _explore(config: Config) -> str:
     if "temperature" in known:
         return f"policy.args.temperature={2 * args.get('temperature', known['temperature'].default):g}"
     if "generation" in known:
-        return f"policy.args.generation.temperature={2 * args.get('generation', {}).get('temperature', 1):g}"
+        return f"policy.args.generation.temperature={2 * (args.get('generation') or {}).get('temperature', 1):g}"
     return "algorithm.args.entropy_coefficient: 10 times as much"
 
 

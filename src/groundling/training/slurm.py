@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Annotated, Any
 
-from groundling.errors import ConfigError, RunError, TimeIsUp, unknown
+from groundling.errors import ConfigError, RunError, TimeIsUp, importing, unknown
 from groundling.fields import Ge
 from groundling.registry import check_bounds
 
@@ -195,8 +195,6 @@ _PROCESS = """bash -c 'export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID; exec
 
 
 def _submitit() -> ModuleType:
-    try:
+    with importing("submitit", "slurm"):
         import submitit
-    except ImportError:
-        raise ConfigError("--slurm needs submitit: pip install 'groundling[slurm]'") from None
     return submitit

@@ -20,7 +20,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from torch import Tensor
 
 from groundling.algorithms.rollout import Rollout
-from groundling.errors import ConfigError, RunError
+from groundling.errors import RunError, importing
 from groundling.io.documents import SETTINGS, read_object
 from groundling.io.files import write_atomically
 from groundling.io.row_files import RowFile, read_rows, unwritable
@@ -149,10 +149,8 @@ def trackio_log(project: str, name: str, config: dict[str, Any]) -> OnlineLog:
 
 
 def _client(name: str, project: str) -> Any:
-    try:
+    with importing(f"{name}, which training.{name}={project} needs,", name):
         return importlib.import_module(name)
-    except ModuleNotFoundError:
-        raise ConfigError(f"training.{name}={project} needs pip install 'groundling[{name}]'") from None
 
 
 _LOW_ENTROPY_UPDATES = 5  # Consecutive updates below the floor before the run is stopped

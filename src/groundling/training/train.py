@@ -1,6 +1,7 @@
 """Train a run from its config, after cloning demonstrations if the config requires it."""
 
 import signal
+import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -107,7 +108,8 @@ def _clone(config: Config, processes: Processes, console: Console, warn: Callabl
 
 def _loop(trainer: Trainer, console: Console) -> bool:
     """Run the loop until it is complete (return True) or a signal asks it to stop (return False).
-    The first Ctrl-C or SIGTERM stops the run after the current update; a second one stops it immediately.
+    The first Ctrl-C or SIGTERM stops the run after the current update; a second one stops it immediately. Python
+    delivers signals only to the main thread, so a run in another thread cannot be stopped by them.
     """
     asked = False
 
@@ -118,7 +120,9 @@ def _loop(trainer: Trainer, console: Console) -> bool:
         asked = True
         console.print("finishing this update, then stopping; interrupt again to stop immediately", highlight=False)
 
-    previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    is_main = threading.current_thread() is threading.main_thread()
+    numbers = (signal.SIGINT, signal.SIGTERM) if is_main else ()
+    previous = {number: signal.signal(number, handle) for number in numbers}
     try:
         return trainer.loop(console, lambda: asked)
     finally:

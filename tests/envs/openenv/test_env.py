@@ -217,6 +217,7 @@ def test_an_env_is_inspected_without_a_connection(connect: Connect) -> None:
         (f"openenv:{URL}", {**ARGS, "reset": {"seed": 1}}, "reset sets the seed, but each episode has its own"),
         (f"openenv:{URL}", {**ARGS, "max_steps": 0}, "max_steps and timeout of world.args must be positive, got 0"),
         (f"openenv:{URL}", {**ARGS, "descriptions": ["text"]}, "has no field text, .* its fields: question, legal"),
+        (f"openenv:{URL}", {**ARGS, "descriptions": "text"}, "descriptions must be a list, got 'text'"),
         (f"openenv:{URL}", {**ARGS, "goal": "{metadata.goal}"}, "has no field metadata.goal"),
     ],
 )

@@ -1,6 +1,7 @@
 """OpenEnv's own client and server on loopback, and servers that return invalid replies."""
 
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,7 +12,7 @@ import pytest
 
 from groundling.cli.main import main
 from groundling.envs.openenv.env import OpenEnv
-from groundling.envs.openenv.proposal import count_sessions, propose
+from groundling.envs.openenv.proposal import count_sessions, propose, read_schema
 from groundling.envs.worker_pool import EnvLost
 from groundling.errors import ConfigError
 from tests.envs.openenv.colours import Game
@@ -126,6 +127,19 @@ def test_a_server_that_hangs_is_left() -> None:
 def test_an_address_without_a_server() -> None:
     with pytest.raises(ConfigError, match="no OpenEnv server answers at http:"):
         OpenEnv("http://127.0.0.1:1", action="say").reset(seed=0)
+
+
+def test_a_port_of_another_protocol_is_reported() -> None:
+    def answer(listening: socket.socket) -> None:
+        client, _ = listening.accept()
+        client.recv(1000)
+        client.sendall(b"SSH-2.0-OpenSSH_9.6\r\n")
+        client.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        threading.Thread(target=answer, args=[listening], daemon=True).start()
+        with pytest.raises(ConfigError, match=r"no OpenEnv server answers at .*SSH"):
+            read_schema(f"http://127.0.0.1:{listening.getsockname()[1]}")
 
 
 def test_the_proposal_plays() -> None:

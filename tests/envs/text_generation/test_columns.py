@@ -127,6 +127,18 @@ def test_shared_and_blank_prompts_of_given_splits_are_found(tmp_path: Path) -> N
         check_prompts(same, refuse, samples_of(same, "train"), validated=True)
 
 
+def test_conversations_that_differ_before_the_last_message_are_held_out(tmp_path: Path) -> None:
+    path = {}
+    for split, first in (("train", "a"), ("val", "b"), ("test", "c")):
+        turns = [("user", first), ("assistant", "Sure?"), ("user", "yes")]
+        row = {"prompt": [{"role": role, "content": content} for role, content in turns]}
+        path[split] = str(_write(tmp_path, "jsonl", [row], split))
+    given = WritingConfig(pool="jsonl", args={"path": path})
+    assert given.read_prompts().endswith("1 held out for validation and 1 for evaluation") and given.chat
+    same = WritingConfig(pool="jsonl", args={"path": dict.fromkeys(path, path["train"])})
+    assert "too few prompts" in same.read_prompts()
+
+
 def test_pools_without_files_read_only_measured_splits() -> None:
     """Such a pool may download each split; it may be created by a function and need not be a `Pool`."""
     asked = []

@@ -29,6 +29,12 @@ def _said(text: str) -> list[dict[str, str]]:
             {"prompt": "What is the sky?", "chosen": _ASKED + _said("b"), "rejected": _ASKED + _said("g")},
             *("What is the sky?", ("b",), ("g",)),
         ),
+        (
+            {"prompt": _ASKED, "chosen": "It is b", "rejected": "It is g"},
+            "What is the sky?",
+            ("It is b",),
+            ("It is g",),
+        ),
         ({"prompt": "The sky is", "completion": " blue", "label": True}, "The sky is", (" blue",), ()),
         ({"prompt": _ASKED, "completion": _said("g"), "label": False}, "What is the sky?", (), ("g",)),
     ],
@@ -36,7 +42,8 @@ def _said(text: str) -> list[dict[str, str]]:
 def test_trls_formats(row: dict[str, Any], prompt: str, good: tuple[str, ...], bad: tuple[str, ...]) -> None:
     sample = preference({**row, "score": 3, "unused": None}, "row 1")
     assert (sample.prompt, sample.references, sample.rejected) == (prompt, good, bad)
-    is_plain = isinstance(row.get("chosen", row.get("prompt")), str)
+    is_plain = isinstance(row.get("prompt"), str) and isinstance(row.get("chosen", ""), str)
+    is_plain |= "prompt" not in row and isinstance(row["chosen"], str)
     assert sample.system == (None if is_plain else "Be brief.") and sample.earlier == ()
 
 
@@ -58,6 +65,7 @@ def test_earlier_turns_are_kept() -> None:
         ({"prompt": _said("b"), "completion": _said("b"), "label": True}, "messages that end with a user message"),
         ({"prompt": _ASKED, "completion": _ASKED, "label": True}, "a list with one assistant message"),
         ({"prompt": 3, "completion": "b", "label": True}, "the prompt must be a string, or messages"),
+        ({"prompt": 3, "chosen": "It is b", "rejected": "It is g"}, "the prompt must be a string, or messages"),
         ({"prompt": "a", "completion": 3, "label": True}, "expected a string, or a list with one assistant"),
         ({}, r"has the columns \(none\)"),
     ],

@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium
 
 from groundling.envs.engines.global_random import GlobalRandom, start_game
-from groundling.errors import ConfigError, unknown
+from groundling.errors import ConfigError, importing, unknown
 
 
 class Gem(gymnasium.Env[str, str]):
@@ -69,9 +69,8 @@ def _import_gem() -> tuple[Any, Mapping[str, Any]]:
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     try:
-        from gem.envs.registration import ENV_REGISTRY, make
-    except ImportError as error:
-        raise ConfigError(f"GEM is not installed: pip install 'groundling[gem]' ({error})") from error
+        with importing("GEM", "gem"):
+            from gem.envs.registration import ENV_REGISTRY, make
     finally:
         root.handlers[:] = handlers
         root.setLevel(level)

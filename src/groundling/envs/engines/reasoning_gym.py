@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium
 
 from groundling.envs.text_episode import is_held_out
-from groundling.errors import ConfigError, unknown
+from groundling.errors import ConfigError, importing, unknown
 
 FIRST = {"train": 0, "val": 2**29, "test": 2**30}
 """Seed of each split's first question; question i of a dataset has the seed ``seed + i``."""
@@ -25,11 +25,8 @@ def questions(dataset: str, split: str, size: int, params: Mapping[str, Any] | N
 
 @functools.cache
 def _create(dataset: str, split: str, size: int, params: str) -> Any:
-    try:
+    with importing("Reasoning Gym", "reasoning-gym"):
         import reasoning_gym
-    except ImportError as error:
-        advice = "pip install 'groundling[reasoning-gym]'"
-        raise ConfigError(f"Reasoning Gym is not installed: {advice} ({error})") from error
     if dataset not in reasoning_gym.factory.DATASETS:
         raise ConfigError(unknown("Reasoning Gym dataset", dataset, reasoning_gym.factory.DATASETS))
     return reasoning_gym.create_dataset(dataset, seed=FIRST[split], size=size, **json.loads(params))

@@ -6,7 +6,7 @@ import gymnasium
 
 from groundling.envs.engines.java import start_java, stop_java
 from groundling.envs.text_episode import is_held_out
-from groundling.errors import ConfigError, unknown
+from groundling.errors import ConfigError, importing, unknown
 
 _SAME_ORDER = ("-XX:+UnlockExperimentalVMOptions", "-XX:hashCode=2")
 """JVM options that give all objects equal hash codes. By default, hash codes and the order of things are random."""
@@ -35,12 +35,8 @@ class ScienceWorld(gymnasium.Env[str, str]):
     def __init__(
         self, task: str = "find-plant", simplifications: str = "easy", max_steps: int = 100, fold: str | None = None
     ) -> None:
-        try:
+        with importing("ScienceWorld", "scienceworld"):
             from scienceworld.constants import ID2TASK, JAR_PATH
-        except ImportError as error:
-            raise ConfigError(
-                f"ScienceWorld is not installed: pip install 'groundling[scienceworld]' ({error})"
-            ) from error
         if task not in (tasks := sorted(ID2TASK.values())):
             raise ConfigError(unknown("ScienceWorld task", task, tasks))
         self._java = start_java("ScienceWorld", JAR_PATH, *_SAME_ORDER)  # engines in one JVM share object names

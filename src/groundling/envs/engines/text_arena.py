@@ -6,7 +6,7 @@ from typing import Any
 import gymnasium
 
 from groundling.envs.engines.global_random import GlobalRandom, start_game
-from groundling.errors import ConfigError, unknown
+from groundling.errors import ConfigError, importing, unknown
 
 
 class TextArena(gymnasium.Env[str, str]):
@@ -27,11 +27,9 @@ class TextArena(gymnasium.Env[str, str]):
     observation_space = action_space = gymnasium.spaces.Text(100_000)
 
     def __init__(self, game: str = "GuessTheNumber-v0", params: Mapping[str, Any] | None = None) -> None:
-        try:
+        with importing("TextArena", "textarena"):
             import textarena
             from textarena.envs.registration import ENV_REGISTRY
-        except ImportError as error:
-            raise ConfigError(f"TextArena is not installed: pip install 'groundling[textarena]' ({error})") from error
         if game not in ENV_REGISTRY:
             raise ConfigError(unknown("TextArena game", game, ENV_REGISTRY))
         self._textarena, self._random, self._name = textarena, GlobalRandom(), game

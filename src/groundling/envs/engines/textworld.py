@@ -10,7 +10,7 @@ from typing import Any
 import gymnasium
 
 from groundling.envs.text_episode import is_held_out
-from groundling.errors import ConfigError, unknown
+from groundling.errors import ConfigError, importing, unknown
 from groundling.io.files import cache
 
 _COOKING = dict.fromkeys(("recipe", "take", "go"), 1) | dict.fromkeys(("open", "cook", "cut", "drop"), False)
@@ -54,10 +54,8 @@ class TextWorldGame(gymnasium.Env[str, str]):
             raise ConfigError(unknown("TextWorld challenge", challenge, _DEFAULTS))
         if wrong := (params or {}).keys() - _DEFAULTS[challenge].keys():
             raise ConfigError(unknown(f"{challenge} setting", min(wrong), _DEFAULTS[challenge]))
-        try:
+        with importing("TextWorld", "textworld"):
             import textworld
-        except ImportError as error:
-            raise ConfigError(f"TextWorld is not installed: pip install 'groundling[textworld]' ({error})") from error
         self._textworld = textworld
         self._challenge, self._settings = challenge, _DEFAULTS[challenge] | dict(params or {})
         self.max_steps, self._games = max_steps, games

@@ -9,7 +9,7 @@ import gymnasium
 
 from groundling.envs.engines.java import shared_java, start_java, stop_java
 from groundling.envs.text_episode import is_held_out
-from groundling.errors import ConfigError
+from groundling.errors import ConfigError, importing
 
 _STATIC_GAMES = frozenset({"sorting"})  # their scores are static fields, which envs in one JVM would share
 _GAMES_OF_A_FOLD = 1000
@@ -39,12 +39,8 @@ class TextWorldExpress(gymnasium.Env[str, str]):
     ) -> None:
         if fold is not None and fold not in _FIRST:
             raise ConfigError(f"fold must be {', '.join(_FIRST)} or null, got {fold!r}")
-        try:
+        with importing("TextWorldExpress", "worlds"):
             from textworld_express.textworld_express import JAR_PATH
-        except ImportError as error:
-            raise ConfigError(
-                f"TextWorldExpress is not installed: pip install 'groundling[worlds]' ({error})"
-            ) from error
         self._own_gateway = start_java("TextWorldExpress", JAR_PATH) if game in _STATIC_GAMES else None
         jvm = (self._own_gateway or shared_java("TextWorldExpress", JAR_PATH)).jvm
         self._engine = jvm.textworldexpress.runtime.PythonInterface()

@@ -82,6 +82,8 @@ class OpenEnv(gymnasium.Env[dict[str, Any], str]):
                 raise ConfigError(
                     f"world.args.{name} must be a mapping, got {value!r:.60}: quote it, 'world.args.{name}={{key: value}}'"
                 )
+        if isinstance(descriptions, str):
+            raise ConfigError(f"world.args.descriptions must be a list, got {descriptions!r:.60}: put it in brackets")
         if names and admissible is None:
             raise ConfigError("world.args.names does nothing without world.args.admissible, which lists the values")
         if action in (constants or {}):

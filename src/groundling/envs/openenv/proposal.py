@@ -6,6 +6,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from http.client import HTTPException
 from typing import Any
 
 from groundling.envs.openenv.env import PREFIX, OpenEnv, check_url, open_client
@@ -65,7 +66,7 @@ def read_schema(url: str) -> dict[str, Any]:
     try:
         with urllib.request.urlopen(address, timeout=_SECONDS) as reply:
             schema = json.loads(reply.read(_MOST_BYTES))
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, HTTPException, ValueError, RecursionError) as error:
         raise ConfigError(f"no OpenEnv server answers at {url}: {address}: {error!s:.200}") from None
     if not isinstance(schema, dict):
         raise ConfigError(f"{address} is not an OpenEnv schema: expected a mapping, got {schema!r:.60}")
@@ -116,7 +117,7 @@ def _type(schema: Mapping[str, Any]) -> str:
 
 def _acting(id: str, schema: Mapping[str, Any], fields: Mapping[str, Any]) -> str:
     required = schema.get("action", {}).get("required") if fields else None
-    names = [name for name in (*(required if isinstance(required, list) else ()), *fields) if name in fields]
+    names = [name for name in fields if isinstance(required, list) and name in required] or [*fields]
     if not names or not _NAME.fullmatch(names[0]):
         raise ConfigError(f"the schema of {id} has no action: set world.args.action to the name of the action's field")
     return names[0]

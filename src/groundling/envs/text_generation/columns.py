@@ -13,7 +13,7 @@ import numpy as np
 from annotated_types import Ge, MinLen
 
 from groundling.envs.text_generation.pools import Pool, Sample, Split, pools
-from groundling.errors import ConfigError, GroundlingError, pass_out_of_memory, unknown
+from groundling.errors import ConfigError, GroundlingError, importing, pass_out_of_memory, unknown
 from groundling.fields import ReadByModel
 from groundling.io.documents import lines_of, read_card, read_lines
 from groundling.io.row_files import check_columns, open_csv
@@ -73,11 +73,9 @@ def _not_loaded(dataset: str, error: Exception, advice: str) -> ConfigError:
 
 def parquet_rows(path: Path, columns: tuple[str, ...] | None = None) -> Iterator[Row]:
     """Yield the rows of a Parquet file, read in batches; raise `GroundlingError` if it cannot be read."""
-    try:
+    with importing("pyarrow", "data"):
         import pyarrow as pa
         import pyarrow.parquet as pq
-    except ImportError as error:
-        raise ConfigError("Parquet files need pyarrow: pip install 'groundling[data]'") from error
     try:
         with pq.ParquetFile(path) as file:
             check_columns(file.schema_arrow.names, path)
@@ -357,10 +355,8 @@ class HuggingFace(ColumnPool):
     splits: Mapping[Split, str] = field(default_factory=lambda: dict(HUB_NAMES))
 
     def rows(self, split: Split) -> Iterable[Row]:
-        try:
+        with importing("datasets", "data"):
             import datasets
-        except ImportError as error:
-            raise ConfigError("this pool needs datasets: pip install 'groundling[data]'") from error
         if split not in self.splits:
             raise ConfigError(f"splits has no {split}, only {', '.join(self.splits)}")
         try:

@@ -73,7 +73,8 @@ def preference(row: Row, where: str) -> Sample:
         chosen, rejected, prompt = present["chosen"], present["rejected"], present.get("prompt")
         if type(chosen) is not type(rejected):
             raise ConfigError(f"{where}: chosen and rejected must both be strings, or both lists of messages")
-        if type(prompt) is not type(chosen):  # some datasets also store a conversation's prompt as a string
+        # Some datasets also store a conversation's prompt as a string.
+        if prompt is None or (isinstance(prompt, str) and not isinstance(chosen, str)):
             prompt, chosen, rejected = _without_prompt(chosen, rejected)
         texts = {"references": (_text(chosen, where),), "rejected": (_text(rejected, where),)}
         if texts["references"] == texts["rejected"]:

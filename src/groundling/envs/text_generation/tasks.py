@@ -12,7 +12,7 @@ from annotated_types import Ge, Gt, Le
 
 from groundling.envs.text_generation.columns import PARQUET_BRANCH, DatasetPool, DatasetSource, Row
 from groundling.envs.text_generation.pools import Pool, Sample, Split, pools
-from groundling.errors import ConfigError
+from groundling.errors import ConfigError, importing
 from groundling.fields import OnlyWith, ReadByModel
 
 
@@ -41,10 +41,8 @@ def words_of_sentences(text: str) -> list[str]:
 
 @functools.cache
 def _tokenizer() -> Any:
-    try:
+    with importing("nltk", "metrics"):
         from nltk.tokenize.destructive import NLTKWordTokenizer
-    except ImportError as error:
-        raise ConfigError(f"nltk is not installed: pip install 'groundling[metrics]' ({error})") from error
     opening_quote = re.compile(r"'(?!re|ve|ll|m|t|s|d|n)(?=\w\b)", re.IGNORECASE)
 
     class Tokenizer(NLTKWordTokenizer):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from groundling.errors import ConfigError, unknown
+from groundling.errors import ConfigError, importing, unknown
 from groundling.io.documents import read_parquet
 from groundling.io.files import replace_file
 
@@ -167,9 +167,7 @@ def _is_list(kind: Any) -> bool:
 
 def pyarrow_modules() -> Any:
     """Return pyarrow and pyarrow.parquet; raise `ConfigError` if they are not installed."""
-    try:
+    with importing("pyarrow", "data"):
         import pyarrow
         import pyarrow.parquet
-    except ImportError:
-        raise ConfigError("Parquet datasets need pyarrow: pip install 'groundling[data]'") from None
     return pyarrow, pyarrow.parquet

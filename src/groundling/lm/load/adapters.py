@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from groundling.errors import ConfigError, GroundlingError, pass_out_of_memory
+from groundling.errors import ConfigError, GroundlingError, importing, pass_out_of_memory
 from groundling.io.documents import SETTINGS, read_object
 from groundling.io.files import write_atomically
 from groundling.lm.load.gguf import name_of
@@ -173,8 +173,6 @@ def _is_listlike(value: Any) -> bool:
 
 
 def _peft() -> Any:
-    try:
+    with importing("peft", "lora"):
         import peft
-    except ImportError as error:
-        raise ConfigError("LoRA needs peft: pip install 'groundling[lora]'") from error
     return peft

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from groundling.envs.text_episode import TextEpisode
-from groundling.errors import ConfigError, RunError
+from groundling.errors import ConfigError, RunError, importing
 from groundling.io.documents import SETTINGS, read_object
 from groundling.io.files import is_unused, replace_file, write_atomically
 from groundling.prompts import PromptReader
@@ -35,10 +35,8 @@ clone its actions with `groundling train glam/bc world.dataset=FOLDER`. The agen
 
 def schema() -> "pyarrow.Schema":
     """Return the columns of a dataset; raise `ConfigError` if pyarrow is not installed."""
-    try:
+    with importing("pyarrow", "data"):
         import pyarrow as pa
-    except ImportError:
-        raise ConfigError("datasets need pyarrow: pip install 'groundling[data]'") from None
     texts = pa.list_(pa.string())
     return pa.schema(
         {
@@ -106,18 +104,27 @@ def files_of(folder: Path, split: str) -> list[Path]:
     return sorted((folder / "data").glob(f"{split}-*.parquet"))
 
 
-def count_episodes(folder: Path, split: str = "train") -> int:
-    """Return the number of episodes in a dataset's files, including dropped ones."""
-    files = files_of(folder, split)
+def count_episodes(folder: Path) -> int:
+    """Return the number of episodes in a dataset, including those held out for validation and dropped ones."""
+    files = files_of(folder, "train")
     return int(files[-1].stem.rpartition("-")[2]) + 1 if files else 0
 
 
 def count_transitions(folder: Path, split: str = "train") -> int:
-    """Return the number of rows in a dataset's files; raise `ConfigError` if pyarrow is not installed."""
+    """Return the number of rows in a dataset's files.
+
+    Raises:
+        ConfigError: pyarrow is not installed.
+        RunError: A file is corrupt.
+    """
     schema()
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    return sum(pq.ParquetFile(path).metadata.num_rows for path in files_of(folder, split))
+    try:
+        return sum(pq.ParquetFile(path).metadata.num_rows for path in files_of(folder, split))
+    except (OSError, pa.ArrowException) as error:
+        raise RunError(f"{folder} has a file that cannot be read: {error}: collect into a new folder") from error
 
 
 def check_env(folder: Path, env: str) -> None:

@@ -71,8 +71,8 @@ class WritingConfig(WorldConfig):
         training, validation, test = (samples_of(self, split) for split in _SPLITS)
         if isinstance(training[0].meta.get(MESSAGES), list):
             self.chat = True
-        known, used = {sample.prompt for sample in training}, f"{self.title}: {len(training)} samples for training"
-        if all(sample.prompt in known for sample in test):
+        known, used = set(map(_question, training)), f"{self.title}: {len(training)} samples for training"
+        if known.issuperset(map(_question, test)):
             return f"{used}; too few prompts to hold some out, so evaluations use training prompts"
         return f"{used}, {len(validation)} held out for validation and {len(test)} for evaluation"
 
