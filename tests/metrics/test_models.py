@@ -346,6 +346,12 @@ def test_the_preference_model_answers_good_or_bad(encoder_decoder: str) -> None:
         assert score == pytest.approx(good / (1 + 0.5 * missing), abs=1e-5)
 
 
+def test_a_template_of_the_preference_model_cannot_fill_the_memory(encoder_decoder: str) -> None:
+    args = {"model_name": encoder_decoder, "device": "cpu", "template": "{concepts:999999999999}"}
+    scores = rewards.create("common_gen_preference_model", **args)(["p"], ["g"], [[]], [{"concepts": ["a"]}])
+    assert 0 < scores.item() < 1
+
+
 def test_the_preference_model_names_what_it_needs(encoder_decoder: str) -> None:
     words = {"model_name": encoder_decoder, "good": "yes", "bad": "no", "device": "cpu"}
     with pytest.raises(ConfigError, match="cannot distinguish good='yes' from bad='no'"):

@@ -151,7 +151,8 @@ def test_a_weighted_sum_of_rewards() -> None:
     assert rewards.create("weighted_sum", parts=parts)(*BATCH).tolist() == pytest.approx([2 + 0 - 1, 0 + 1 - 0])
     shaped = rewards.create("increasing_numbers", min_tokens=6, shaping_fn={"id": "dates", "weight": 0.5})
     assert shaped(*BATCH).tolist() == [1, 0.5]
-    for wrong in ([], 5, {"id": "ter"}, [{"id": "ter", "factor": 1}], [5], [{"id": "ter", "weight": "much"}]):
+    strange = ([{"id": "ter", "weight": weight}] for weight in ("much", float("nan")))
+    for wrong in ([], 5, {"id": "ter"}, [{"id": "ter", "factor": 1}], [5], *strange):
         with pytest.raises(ConfigError, match=r"weighted_sum|parts must be a list"):
             rewards.create("weighted_sum", parts=wrong)
 

@@ -63,7 +63,8 @@ class Mixture(gymnasium.Env[str, str]):
         return self._read(*read_reset(self._made[self._name].reset(seed=seed, options=options)))
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        env, chosen = self._made[self._name], action
+        env = self._made[self._name]
+        chosen: str | int = action
         if isinstance(env.action_space, gymnasium.spaces.Discrete):
             # BabyAI's last action has several names (see `TextVectorEnv`).
             chosen = min(self._listed.index(action), int(env.action_space.n) - 1)

@@ -1,5 +1,6 @@
 """Text rewards built from other rewards (weighted sums, process pools), and the rewards of CommonGen."""
 
+import math
 import multiprocessing
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -8,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import torch
+from annotated_types import MinLen
 from torch import Tensor
 
 from groundling.envs.text_generation.pools import Sample
@@ -45,8 +47,8 @@ class WeightedSum(Reward):
             elif isinstance(part, Mapping):
                 reward = {name: value for name, value in part.items() if name != "weight"}
                 weight = part.get("weight", 1.0)
-            if not isinstance(weight, int | float):
-                raise ConfigError(f"a weight in weighted_sum must be a number, got {weight!r}")
+            if not isinstance(weight, int | float) or not math.isfinite(weight):
+                raise ConfigError(f"a weight in weighted_sum must be a finite number, got {weight!r}")
             self.terms.append((create_within(self.compat, reward, "weighted_sum"), float(weight)))
         self.per_token = any(reward.per_token for reward, _ in self.terms)
         self.by_sample = all(reward.by_sample for reward, _ in self.terms)
@@ -154,7 +156,7 @@ PREFIX = "generate a sentence with:"  # Start of RL4LMs' prompts
 class RepeatPenalty(Reward):
     """-1 for a sentence that repeats its prompt (the list of concepts, the prefix, or the wording of the task)."""
 
-    prefix: str = PREFIX
+    prefix: Annotated[str, MinLen(1)] = PREFIX
 
     def score(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> list[float]:
         scores = []
@@ -203,8 +205,8 @@ class PreferenceModel(Reward):
         if meta is None or any("concepts" not in sample for sample in meta):
             raise RunError("common_gen_preference_model needs 'concepts' in the meta of every sample")
         wanted = [concepts(sample["concepts"]) for sample in meta]
-        texts = [
-            self.template.format(concepts=" ".join(given), generation=generation)
+        texts = [  # without `str.format`, since a field's width in an untrusted template could exhaust the memory
+            self.template.replace("{concepts}", " ".join(given)).replace("{generation}", generation)
             for given, generation in zip(wanted, generations, strict=True)
         ]
         missing = torch.tensor([_missing(*pair) for pair in zip(wanted, generations, strict=True)])

@@ -118,6 +118,8 @@ def test_returns_of_scienceworld_are_its_scores_in_every_jvm() -> None:
         ("TextArena-v0", {"game": "Chequers-v0"}, "unknown TextArena game 'Chequers-v0'.*Checkers-v0"),
         ("TextArena-v0", {"game": "TicTacToe-v0"}, "cannot start TicTacToe-v0"),
         ("ReasoningGym-v0", {"dataset": "letters"}, "unknown Reasoning Gym dataset 'letters'"),
+        ("ReasoningGym-v0", {"size": 0}, "size must be at least 1, got 0"),
+        ("TextWorld-v0", {"games": 0}, "games must be at least 1, got 0"),
         ("Gem-v0", {"game": "game:Go"}, "unknown GEM env 'game:Go'"),
         ("TextWorld-v0", {"challenge": "chess"}, "unknown TextWorld challenge 'chess'"),
         ("TextWorld-v0", {"params": {"rooms": 3}}, "unknown treasure_hunter setting 'rooms'"),

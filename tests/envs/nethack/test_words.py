@@ -230,6 +230,7 @@ def test_every_task_is_registered() -> None:
     assert len(WORDS) == len(TASKS) == 9
     assert {*WORDS} < {*gymnasium.registry}
     assert make_words(**WORDS["NetHackWords-OracleSober-v1"]).reset(seed=0)[1]["goal"].startswith("find the Oracle")
+    assert make_words("staircase").reset(seed=0)[1]["goal"].endswith("level 2")
 
 
 def test_the_explorer_plays() -> None:

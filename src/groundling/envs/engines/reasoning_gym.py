@@ -48,6 +48,8 @@ class ReasoningGym(gymnasium.Env[str, str]):
     def __init__(
         self, dataset: str = "letter_counting", params: Mapping[str, Any] | None = None, size: int = 10_000
     ) -> None:
+        if size < 1:
+            raise ConfigError(f"size must be at least 1, got {size!r}")
         self._name = dataset
         self._create = functools.partial(questions, dataset, size=size, params=params)
         self._questions = self._create("train")

@@ -54,6 +54,8 @@ class TextWorldGame(gymnasium.Env[str, str]):
             raise ConfigError(unknown("TextWorld challenge", challenge, _DEFAULTS))
         if wrong := (params or {}).keys() - _DEFAULTS[challenge].keys():
             raise ConfigError(unknown(f"{challenge} setting", min(wrong), _DEFAULTS[challenge]))
+        if games < 1:
+            raise ConfigError(f"games must be at least 1, got {games!r}")
         with importing("TextWorld", "textworld"):
             import textworld
         self._textworld = textworld

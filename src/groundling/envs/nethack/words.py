@@ -287,4 +287,4 @@ def make_words(
     if wrong := sorted(task.keys() - {"level", "continual", "sober"}):
         raise ConfigError(f"{wrong[0]} is not an argument of a NetHack task in words")
     made = make_goal(goal, observation_keys=_KEYS, character=character, render_mode=render_mode, **task)
-    return NetHackWords(made, GOALS[goal].format(**task), most_seen, inventory)
+    return NetHackWords(made, GOALS[goal].format(level=getattr(made.unwrapped, "level", None)), most_seen, inventory)
