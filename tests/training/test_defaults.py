@@ -58,6 +58,7 @@ def test_the_learning_rate_falls_with_the_number_of_trained_weights(facts: Facts
         (replace(_STARTER, steps=10**6), {"world.num_steps": 40}),
         (_NEW, {"entropy_coefficient": 0.1, "epochs": 4, "target_kl": 0.05}),
         (_LORA, {"detach_values": True, "value_warmup": 1}),
+        (replace(_STARTER, action="free_text"), {"detach_values": True, "value_warmup": 1}),
         (replace(_GROUPS, rows=20), {"world.group_size": 5}),
         (replace(_STARTER, algorithm="a2c", steps=6_000), {"world.num_steps": 5, "world.num_envs": 12}),
         (replace(_STARTER, algorithm="a2c"), {"world.num_envs": 32}),
@@ -79,6 +80,7 @@ def test_facts_decide_the_other_settings(facts: Facts, expected: dict[str, Any])
     ("facts", "absent"),
     [
         (_STARTER, "detach_values"),
+        (replace(_NEW, action="free_text"), "detach_values"),
         (_STARTER, "world.group_size"),
         (replace(_STARTER, policy="action_generating", action="free_text"), "policy.args.temperature"),
     ],

@@ -125,11 +125,12 @@ def _policy(facts: Facts) -> list[Setting]:
 
 
 def _values(facts: Facts) -> list[Setting]:
-    """Fit the value head of a large model separately, since its first gradients would damage the model."""
-    if facts.size.parameters < _LARGE or not facts.size.is_trained:
+    """Fit the value head separately if its first gradients would damage a trained model."""
+    if not facts.size.is_trained or (facts.size.parameters < _LARGE and facts.action != "free_text"):
         return []
     fit = {"detach_values": True, "value_epochs": 8, "value_rollouts": 3, "value_warmup": 1}
-    reason = "the first value gradients would damage a large model"
+    what = "a large model" if facts.size.parameters >= _LARGE else "a model that generates its actions"
+    reason = f"the first value gradients would damage {what}"
     return [Setting(f"algorithm.args.{name}", value, reason) for name, value in fit.items()]
 
 
