@@ -228,9 +228,7 @@ def _advice(observation: Any) -> str:
         return "decode it, as in observation.decode()"
     if _are_texts(observation):
         return r"join it, as in '\n'.join(observation)"
-    return (
-        "describe it, as in TextEnv(env, descriptions=lambda observation, info: [f'You are in cell {observation}.'])"
-    )
+    return "describe it, as in TextEnv(env, descriptions=lambda observation, info: [f'You are in {observation}.'])"
 
 
 def _with_type(value: Any) -> str:
@@ -300,20 +298,20 @@ def success_key(info: Mapping[str, Any]) -> str | None:
     """
     for name in SUCCESSES:
         if name in info:
-            if _as_truth(info[name]) is not None:
+            if as_truth(info[name]) is not None:
                 return name
             if name in SUCCESSES[:2]:
                 raise ConfigError(f"info['{name}'] must be True or False (or 1 or 0), got {_with_type(info[name])}")
-    return next((name for name in FAILURES if _as_truth(info.get(name))), None)
+    return next((name for name in FAILURES if as_truth(info.get(name))), None)
 
 
 def read_success(info: Mapping[str, Any], otherwise: bool) -> bool:
     """Return whether an episode succeeded according to its last info, or ``otherwise`` if it has no `success_key`."""
     key = success_key(info)
-    return otherwise if key is None else key not in FAILURES and bool(_as_truth(info[key]))
+    return otherwise if key is None else key not in FAILURES and bool(as_truth(info[key]))
 
 
-def _as_truth(value: Any) -> bool | None:
+def as_truth(value: Any) -> bool | None:
     """Convert a Boolean, number, or one-element array or tensor that is 0 or 1; return None for anything else."""
     if getattr(value, "size", None) == 1 or callable(getattr(value, "numel", None)):
         with suppress(ValueError, RuntimeError):  # a tensor with several elements
@@ -370,6 +368,9 @@ class TextEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def _with_given(self, observation: Any, info: Mapping[str, Any]) -> dict[str, Any]:
         given = {name: one(observation, info) if callable(one) else one for name, one in self._given.items()}
+        if given.get("descriptions", ()) is None:  # the env's own would be read instead
+            raise ConfigError(f"{self._given['descriptions']} must return a list of strings as descriptions, got None")
+        given |= {"actions": []} if given.get("actions", ()) is None else {}
         if "goal" in given:
             given["goal"] = self._goal = self._goal if given["goal"] is None else given["goal"]
         return {**info, **given}

@@ -179,7 +179,8 @@ class EpisodeState:
         self._past_choices: deque[tuple[str, ...]] = deque(maxlen=steps)
 
     def show(self, raw: Any, shown: TextStep, admissible: tuple[str, ...]) -> None:
-        self.raw = raw if isinstance(raw, Mapping) else {}
+        items = raw.items() if isinstance(raw, Mapping) else ()  # arrays are copied, because an env may reuse them
+        self.raw = {name: one.copy() if isinstance(one, np.ndarray) else one for name, one in items}
         self.goal, self.admissible, self.tools = shown.goal, admissible, shown.tools
         self.descriptions.append(shown.descriptions)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import gymnasium
 
+from groundling.envs.text_env import as_truth
 from groundling.errors import ConfigError
 from groundling.registry import check_arguments, missing_arguments
 
@@ -139,7 +140,10 @@ class ToolEnv(gymnasium.Env[str, str]):
     def _is(self, name: str) -> bool:
         """Return ``done`` or ``success``; False if it is missing."""
         value = getattr(self.environment, name, False)
-        return bool(value() if callable(value) else value)
+        value = (value() if callable(value) else value) or False
+        if (truth := as_truth(value)) is None:
+            raise ConfigError(f"{self._name}.{name} must be, or return, True or False (or 1 or 0), got {value!r:.80}")
+        return truth
 
     def _number(self, reward: Any) -> float:
         try:

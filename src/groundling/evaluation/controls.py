@@ -33,6 +33,8 @@ class ControlResults:
         if not self.differences:
             return "no episode was played both with and without a control, so there is nothing to compare"
         original, (suite, fall) = next(iter(self.played)), next(iter(self.differences.items()))
+        if fall.episodes < 2:
+            return "a single episode does not show whether the agent reads its goal: raise --episodes"
         above = self._difference(original, self.agent, original, "random") if self.agent != "random" else None
         if above is not None and not _is_positive(above):
             return "without a control, the agent does not succeed more often than random play: train it first"

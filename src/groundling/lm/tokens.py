@@ -160,6 +160,8 @@ class ModelTokens:
         return [ids[0], *ids[len(ids) - limit + 1 :]] if begins else ids[len(ids) - limit :]
 
     def _check_vocabulary(self, text: str, ids: list[int]) -> None:
+        if not ids and text.strip():  # it would be as probable as an empty text, which is certain
+            raise ConfigError(f"the tokenizer has no tokens for {text[:40]!r}: use only characters that it knows")
         if ids and max(ids) >= self.vocabulary_size:
             raise ConfigError(
                 f"the tokenizer returns token {max(ids)} for {text[:40]!r}, but the model has only "

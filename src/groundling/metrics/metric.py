@@ -213,6 +213,8 @@ def check_samples(prompts: Sequence[Any], generations: Sequence[Any], references
     if len(set(lengths.values())) > 1:
         counts = ", ".join(f"{count} {name}" for name, count in lengths.items())
         raise RunError(f"every list needs one entry per sample, got {counts} (references may be empty lists)")
+    if any(isinstance(given, str) for given in references):
+        raise RunError(f"references must be a list of texts for each sample, [['text'], …], got {references!r:.80}")
     if not prompts:
         raise RunError("there are no samples to measure")
 
@@ -299,6 +301,7 @@ class LexicalMetric(Metric):
         return self.compat is None
 
     def compute(self, prompts: Texts, generations: Texts, references: References, meta: Meta = None) -> Figures:
+        check_samples(prompts, generations, references, meta)
         if self.splits_characters:
             generations = [spaced(text) for text in generations]
             references = [[spaced(text) for text in given] for given in references]

@@ -259,10 +259,13 @@ class PromptReader:
         with foreign(f"prompt {id!r}"):
             reading = prompts.get(id)(observation, self._language)
         if isinstance(reading, Conversation):
+            texts = reading.views, reading.choices, reading.answers
+            if any(isinstance(one, str) for one in texts) or len(reading.views) != len(reading.answers) + 1:
+                raise ConfigError(f"prompt {id!r} needs tuples, with one answer less than views, got {texts!r:.80}")
             reading = replace(reading, tools=observation.tools)
             if self._system is not None:
                 reading = replace(reading, system=self._system)
-            return reading.changed(self._replaced) if self._replacements else reading
+            return reading.changed(lambda text: replaced(text, self._replacements)) if self._replacements else reading
         if not isinstance(reading, str):
             raise ConfigError(f"prompt {id!r} must return a string or a Conversation, got {reading!r:.80}")
         if self._system is not None:
@@ -271,11 +274,8 @@ class PromptReader:
             )
         if observation.tools:
             reading = "\n".join(filter(None, (tools_as_text(observation.tools), reading)))
-        return self._replaced(reading) if self._replacements else reading
+        return replaced(reading, self._replacements) if self._replacements else reading
 
     def forms(self, observation: TextObservation) -> list[str]:
         """Return the observation formatted by each prompt, as strings."""
         return [str(self.read(observation, id)) for id in self._ids]
-
-    def _replaced(self, text: str) -> str:
-        return replaced(text, self._replacements)

@@ -38,6 +38,8 @@ class FunctionReward(Reward):
         return name_of(self._function)
 
     def score(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> Any:
+        # Copies, because a function may change its arguments, which other rewards and later epochs also read.
+        generations, references, meta = [*generations], [[*given] for given in references], meta and _copied([*meta])
         rows = meta or [{} for _ in prompts]
         conversations = [isinstance(row.get(MESSAGES), list) for row in rows]
         asked = [
@@ -63,6 +65,12 @@ class FunctionReward(Reward):
         return [0.0 if score is None else score for score in scores] if isinstance(scores, list | tuple) else scores
 
 
+def _copied(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_copied(one) for one in value]
+    return {name: _copied(one) for name, one in value.items()} if isinstance(value, dict) else value
+
+
 def _awaited(scores: Awaitable[Any]) -> Any:
     """Wait for a coroutine in a new thread, since a notebook's thread already runs an event loop."""
 
@@ -76,6 +84,5 @@ def _awaited(scores: Awaitable[Any]) -> Any:
 def name_of(function: Callable[..., Any]) -> str:
     """Return the name of a function, of the function in a partial, or of a callable object's class."""
     inner: Any = getattr(function, "func", function)
-    if getattr(inner, "__name__", "") == "__call__":
-        inner = inner.__self__
+    inner = inner.__self__ if getattr(inner, "__name__", "") == "__call__" else inner
     return str(getattr(inner, "__name__", type(inner).__name__))

@@ -192,6 +192,8 @@ class ColumnPool(Pool):
         if not isinstance(prompt, str | list) or not isinstance(references, list | tuple):
             wrong = references if isinstance(prompt, str | list) else prompt
             raise ConfigError(f"row {name}: prompt and references must be strings, got {wrong!r:.80}")
+        if others := {one.get("role") for one in references if isinstance(one, Mapping)} - {"assistant", None}:
+            raise ConfigError(f"row {name}: {reference} must be an answer, got {others}: move them to the prompt")
         references = tuple(one.get("content") if isinstance(one, Mapping) else one for one in references)
         if isinstance(prompt, str):
             return Sample(id, self.prompt_prefix + prompt + self.prompt_suffix, references, meta, data=(prompt,))

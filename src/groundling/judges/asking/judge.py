@@ -222,9 +222,7 @@ class _Judges(Registry[Judge | FigureJudge]):
         factory = self.get(id)
         if isinstance(factory, type) and issubclass(factory, Judge | FigureJudge):
             return ""
-        return (
-            "; a judge is a subclass of groundling.judges.Judge with answer(request), or a function that creates one"
-        )
+        return "; a judge is a subclass of groundling.judges.Judge with answer(request), or a function that makes one"
 
 
 judges: Registry[Judge | FigureJudge] = _Judges("judge")
@@ -266,8 +264,12 @@ def ask(judge: Judge, question: Question, pairs: Iterable[Comparison], on_outcom
         replies[number].append(reply)
         if reply.failure is None:
             verdict = parse(reply.text, judge.answer_format, reply.complete, question.noun, question.words)
-            if verdict is None and reply.probabilities is not None:
-                verdict = Verdict(reply.probabilities.index(max(reply.probabilities)), 0)
+            shares, words = reply.probabilities, question.words
+            if shares is not None and (len(shares) != len(words) or round(float(sum(shares)), 1) != 1):
+                raise RunError(f"a judge's probabilities of {', '.join(words)} must sum to 1, got {shares}")
+            if verdict is None and shares is not None:
+                most = [place for place, share in enumerate(shares) if share == max(shares)]
+                verdict = Verdict(words.index("tie") if len(most) > 1 and "tie" in words else most[0], 0)
             if verdict is None and len(replies[number]) == 1:
                 again = question.retry(request.conversation, reply.text, judge.answer_format)
                 return replace(request, conversation=again)

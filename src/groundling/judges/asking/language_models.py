@@ -264,6 +264,12 @@ class TransformersJudge(Judge):
     def identity(self) -> dict[str, Any]:
         return {**self._identity, "sampling": {**self._sampling, "seed": self._seed if self._sampling else None}}
 
+    def accepts(self, question: Question) -> str | None:
+        from groundling.lm.tokens import indistinguishable  # slow to import
+
+        alike = indistinguishable(self.lm.tokenizer, question.words) if self.answer_format == "choice" else []
+        return f"its tokenizer reads {' and '.join(alike[0])} as the same tokens: set answer=line" if alike else None
+
     def ask(self, requests: Iterable[Request], on_reply: OnReply) -> None:
         queue = iter(requests)
         again: list[Request] = []
@@ -283,8 +289,7 @@ class TransformersJudge(Judge):
             if math.isnan(probabilities[0]):
                 yield Reply("", failure="the model returned non-finite probabilities")
                 continue
-            word = requests[0].question.words[int(log_probs.argmax())]
-            yield Reply(word, True, probabilities, len(prompt), 1)
+            yield Reply(requests[0].question.words[int(log_probs.argmax())], True, probabilities, len(prompt), 1)
 
     def _write(self, requests: Sequence[Request]) -> Iterator[Reply]:
         from groundling.lm.write.generation import sampling_from

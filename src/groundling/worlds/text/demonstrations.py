@@ -38,8 +38,8 @@ class _Row(BaseModel):
     def _check(self) -> Self:
         if len(self.past_actions) != len(self.descriptions) - 1:
             raise ValueError("past_actions must have one element fewer than descriptions")
-        if self.actions and (self.action_index is None or not 0 <= self.action_index < len(self.actions)):
-            raise ValueError("action_index must be an index of actions")
+        if self.actions and (self.action_index, self.action) not in [*enumerate(self.actions)]:
+            raise ValueError(f"action_index must be that of action, {self.action!r:.80}, in actions")
         return self
 
 
