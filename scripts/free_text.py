@@ -241,6 +241,7 @@ def main() -> int:
     if arguments.cell:
         print(json.dumps(run_cell(arguments.runs, arguments.cell[0], int(arguments.cell[1]))))
         return 0
+    clone(arguments.runs / "shop", arguments.runs / "characters")  # before the cells, which may run in parallel
     command = ["-m", "scripts.free_text", "--runs", str(arguments.runs), "--cell"]
     run_cells(command, [*product(WORLDS, SEEDS)], ("world", "seed"), arguments.output, table, arguments.jobs)
     return 0
