@@ -235,17 +235,18 @@ def _free_text() -> Iterator[Row]:
         after, before = (
             [[float(x) for x in re.findall(r"[\d.]+", one[w])] for one in seeds] for w in ("after", "before")
         )
+        start = "cloned" if "shop" in world else "untrained"
         yield Row(
             *(
                 "free text",
                 world,
                 "action_generating",
-                "untrained Llama",
+                f"{start} Llama",
                 compose("text", []).algorithm.id,
                 "env reward",
             ),
             figure=f"return {_over(after)}",
-            baseline=f"untrained {_over(before)}",
+            baseline=f"{start} {_over(before)}",
             seeds=len(seeds),
             steps=int(steps[world]),
             hours=_cpu(float(one["cpu"]) for one in seeds),

@@ -12,10 +12,12 @@ from typing import Any
 
 import gymnasium
 import pytest
+import yaml
 from markupsafe import escape
 
 import groundling as gl
 from groundling.cli.main import main
+from groundling.config.compose import compose, from_values, to_yaml
 from groundling.errors import ConfigError
 from groundling.reports.page import write_report
 from groundling.reports.run_folder import read_run
@@ -104,3 +106,13 @@ def test_missing_components_of_a_policy_name_the_module(run: Path, tmp_path: Pat
         with pytest.raises(ConfigError, match=_WORDS):
             gl.load(other)
         assert read_run(other).task == _ID
+
+
+def test_a_run_with_an_own_online_judge_is_shown_without_its_module() -> None:
+    part = "reward.reward_model.args={threshold_quantile: 0, online: {judge: rules}}"
+    config = compose("text", ["world.env=BabyAI-GoToLocal-v0", "model.path=starter", part])
+    values = yaml.safe_load(to_yaml(config).replace("judge: rules", "judge: digits"))
+    values["imports"] = ["mytaste"]
+    assert from_values(values, purpose="showing").reward["reward_model"].args["online"]["judge"] == "digits"
+    with pytest.raises(ConfigError, match=r"unknown judge 'digits'.*--import mytaste"):
+        from_values(values)

@@ -95,6 +95,16 @@ def test_an_env_that_cannot_be_copied_is_made_again_from_its_spec() -> None:
         register_env(alone)
 
 
+def test_two_lambdas_for_one_class_are_not_confused() -> None:
+    class Counter(Plain): ...
+
+    made: list[Any] = [lambda: Counter(1), lambda: Counter(2), *(lambda n=n: Counter(n) for n in (1, 2))]
+    assert register_env(made[0]) == register_env(made[0])
+    for other in made[1:]:
+        with pytest.raises(ConfigError, match="already taken by another env"):
+            register_env(other)
+
+
 @pytest.mark.parametrize(
     ("made", "message"),
     [

@@ -97,7 +97,7 @@ def _fenced(made: tuple[str, str], folder: Path) -> None:
     marks = re.findall(rf"^--- (begin|end) \w+ ([12]) · {code} ---$", user, re.MULTILINE)
     assert marks == [("begin", "1"), ("end", "1"), ("begin", "2"), ("end", "2")]
     shown = tuple("\n".join(fence.neutralise(line, _SPECIAL) for line in one.split("\n")) for one in made)
-    assert fence.read_both(user) == shown
+    assert fence.read_all(user) == shown
     for text in shown:
         lines = text.split("\n")
         assert text.splitlines() == lines or not text.strip("\n") or text.endswith("\n")

@@ -177,9 +177,8 @@ def _print_sources(console: "Console", config: "Config", arguments: argparse.Nam
         settings |= flat(world.args, "world.args.")
         settings |= {"world.num_envs": world.num_envs, "evaluation.num_envs": world.num_envs}
         settings |= {"policy.id": config.policy.id} if config.policy.id != "action_scoring" else {}
-    words = {"world.env": word("world.env", arguments.env)} | given
-    words |= {key: word(key, value) for key, value in settings.items()}
-    console.print(f"as overrides: {' '.join(words.values())}", soft_wrap=True)
+    given |= {key: word(key, value) for key, value in settings.items()}
+    console.print("as overrides:", word("world.env", arguments.env), *given.values(), soft_wrap=True)
 
 
 def texts_alike(policy: "Policy", played: "RandomEpisodes") -> Iterator[str]:

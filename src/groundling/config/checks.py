@@ -40,7 +40,7 @@ def check(config: Config, said: Mapping[str, Any] = {}, purpose: Purpose = "trai
             registry.check(id, args, key)
     for name, part in config.reward.items():
         factory = None if part is None else parts.get(part.id or name)
-        if part is not None and inspect.isclass(factory):  # its constructor may perform further checks
+        if part is not None and inspect.isclass(factory) and not lacking:  # its constructor may check more
             try:
                 factory(**part.args)
             except ConfigError as error:

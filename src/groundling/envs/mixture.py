@@ -64,9 +64,8 @@ class Mixture(gymnasium.Env[str, str]):
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         env = self._made[self._name]
-        chosen: str | int = action
-        if isinstance(env.action_space, gymnasium.spaces.Discrete):
-            # BabyAI's last action has several names (see `TextVectorEnv`).
+        chosen: Any = action
+        if isinstance(env.action_space, gymnasium.spaces.Discrete):  # BabyAI's last action has several names
             chosen = min(self._listed.index(action), int(env.action_space.n) - 1)
         observation, reward, terminated, truncated, info = read_step(env.step(chosen))
         observation, info = self._read(observation, info)

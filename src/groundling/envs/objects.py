@@ -12,7 +12,7 @@ from gymnasium.envs.registration import EnvSpec
 from groundling.errors import ConfigError, foreign
 
 _EXPECTED = "an env id, a class of envs, a function that creates one, or an env"
-_origins: dict[str, str] = {}  # names of the objects registered here, by id
+_origins: dict[str, tuple[str, Any]] = {}  # names of the objects registered here, and code of anonymous functions
 
 
 def register_env(made: Any) -> str:
@@ -31,19 +31,23 @@ def register_env(made: Any) -> str:
     taken = gymnasium.registry.get(id)
     if taken is not None and taken.entry_point in (factory, origin):
         return id
-    if taken is not None and _origins.get(id) != origin:
+    if (code := None if named is made else getattr(made, "__code__", None)) is not None:  # of an anonymous function
+        bound = repr((made.__defaults__, [cell.cell_contents for cell in made.__closure__ or ()]))
+        code = code.co_code, code.co_consts, code.co_names, bound
+    was, other = _origins.get(id, (None, None))
+    if taken is not None and (was != origin or (code and other and code != other)):
         raise ConfigError(
-            f"the id {id} of {origin} is already taken by another env ({_origins.get(id, taken.entry_point)}): rename "
+            f"the id {id} of {origin} is already taken by another env ({origin_of(id) or taken.entry_point}): rename "
             f"yours, or register it, as in gymnasium.register('Mine-v0', entry_point={named.__name__}), and pass the id"
         )
     gymnasium.registry[id] = EnvSpec(id, factory)
-    _origins[id] = origin
+    _origins[id] = origin, code
     return id
 
 
 def origin_of(id: str) -> str | None:
     """Return MODULE:NAME of the object that `register_env` registered under an id, if any."""
-    return _origins.get(id)
+    return _origins[id][0] if id in _origins else None
 
 
 def qualified_name(made: Any) -> str:

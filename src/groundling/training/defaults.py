@@ -129,8 +129,7 @@ def _values(facts: Facts) -> list[Setting]:
     if not facts.size.is_trained or (facts.size.parameters < _LARGE and facts.action != "free_text"):
         return []
     fit = {"detach_values": True, "value_epochs": 8, "value_rollouts": 3, "value_warmup": 1}
-    what = "a large model" if facts.size.parameters >= _LARGE else "a model that generates its actions"
-    reason = f"the first value gradients would damage {what}"
+    reason = "the first value gradients would damage the model"
     return [Setting(f"algorithm.args.{name}", value, reason) for name, value in fit.items()]
 
 

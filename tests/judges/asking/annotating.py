@@ -44,7 +44,7 @@ class LongerJudge(Judge):
         self.asked: list[tuple[str, str]] = []
 
     def answer(self, request: Request) -> Reply:
-        first, second = fence.read_both(request.conversation[1]["content"])
+        first, second = fence.read_all(request.conversation[1]["content"])
         self.asked.append((first, second))
         return Reply(f"Verdict: {self.bias or verdict(first, second)}", prompt_tokens=10, completion_tokens=2)
 

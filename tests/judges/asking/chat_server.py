@@ -18,7 +18,7 @@ def verdict(first: str, second: str) -> str:
 
 
 def captions(body: dict[str, Any]) -> tuple[str, str]:
-    return fence.read_both(body["messages"][1]["content"])
+    return fence.read_all(body["messages"][1]["content"])
 
 
 @dataclass

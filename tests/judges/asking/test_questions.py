@@ -92,7 +92,7 @@ def test_nothing_outside_the_marks_depends_on_a_caption_but_the_code(first: str,
         empty = fence.code(("", ""))
         assert outside == re.sub(rf"(· {empty} ---\n){re.escape(nothing)}", r"\1", blank).replace(empty, "CODE")
         for number, caption in ((1, first), (2, second)):
-            read = fence.read_both(user)[number - 1]
+            read = fence.read_all(user)[number - 1]
             assert read == "\n".join(map(fence.neutralise, caption.split("\n"))) if caption else read == ""
 
 
@@ -110,7 +110,7 @@ def test_nothing_outside_its_marks_depends_on_the_context(context: str) -> None:
         shown = "\n".join(f"| {fence.neutralise(line)}" for line in context.split("\n"))
         block = f"--- begin {label} · {code} ---\n{shown}\n--- end {label} · {code} ---\n\n"
         assert block in user and user.replace(block, "").replace(code, fence.code(("A", "B"))) == plain
-        assert fence.read_both(user) == ("A", "B")
+        assert fence.read_all(user) == ("A", "B")
 
 
 def test_ordinary_messages_are_not_altered() -> None:
@@ -286,3 +286,14 @@ def test_fifty_hostile_captions_flip_no_label(tmp_path: Path) -> None:
                     tried += 1
                     flips += label(*captions) != truth
     assert (flips, tried) == (0, 50 * 3 * 3 * 6)
+
+
+def test_the_default_identity_changes_with_the_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    code = "from groundling.judges import Judge\nclass Mine(Judge):\n    def answer(self, request): return 'Verdict: {}'\n"
+    identities = []
+    for number in (1, 2):
+        (tmp_path / f"mine{number}.py").write_text(code.format(number))
+        identities.append(__import__(f"mine{number}").Mine().identity())
+    assert identities[0]["judge"] == identities[1]["judge"] == "Mine"
+    assert identities[0]["code"] != identities[1]["code"]

@@ -86,7 +86,7 @@ class Faltering(Judge):
         self.lost, self.asked = lost, []
 
     def answer(self, request: Request) -> Reply:
-        self.asked.append(fence.read_both(request.conversation[1]["content"])[0])
+        self.asked.append(fence.read_all(request.conversation[1]["content"])[0])
         if len(self.asked) - 1 in self.lost:
             raise RunError("no connection")
         return Reply("Hm." if self.asked[-1] == "dull" else "Verdict: 1")

@@ -91,7 +91,7 @@ def test_runs_have_columns_to_filter_and_values_to_sort_by(client) -> None:
         assert f"<th data-filter>{column}</th>" in page
     (row,) = [one for one in page.split("<tr>") if "/run?id=runs/reader" in one]
     cells = re.findall(r"<td[^>]*>(.*?)</td>", row.replace("\n", ""))
-    assert cells[2:8] == ["stopped", "1", "starter-causal", "BabyAI-MixedTrainLocal-v0", "action_scoring", "ppo"]
+    assert cells[2:8] == ["finished", "1", "starter-causal", "BabyAI-MixedTrainLocal-v0", "action_scoring", "ppo"]
     assert 'data-value="32"' in row
 
 

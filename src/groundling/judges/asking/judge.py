@@ -3,10 +3,13 @@
 A `Judge` answers conversations; a `FigureJudge` labels whole datasets from their recorded values.
 """
 
+import hashlib
+import inspect
 import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple
@@ -174,9 +177,12 @@ class Judge:
     def identity(self) -> dict[str, Any]:
         """Return everything that answers depend on, as JSON: model, revision, sampling, and a version of the code.
 
-        Stored answers are reused for a judge with the same identity.
+        Stored answers are reused for a judge with the same identity. By default, it contains a hash of the class's code.
         """
-        return {"judge": type(self).__qualname__}
+        identity = {"judge": type(self).__qualname__}
+        with suppress(OSError, TypeError):  # a class that was typed into an interpreter
+            identity["code"] = hashlib.sha256(inspect.getsource(type(self)).encode()).hexdigest()[:16]
+        return identity
 
     def identity_about(self, question: Question) -> dict[str, Any]:
         """Return `identity` and everything else that answers to this question depend on."""

@@ -63,12 +63,6 @@ def read_all(text: str) -> tuple[str, ...]:
     )
 
 
-def read_both(text: str) -> tuple[str, str]:
-    """Extract both captions from the text of a question about a pair."""
-    first, second = read_all(text)
-    return first, second
-
-
 def neutralise(line: str, control_tokens: Sequence[str] = ()) -> str:
     """Alter everything in a line of a caption that a model, its tokenizer or our parser could misinterpret.
 
