@@ -117,9 +117,9 @@ class PPO(ClippedOnPolicy):
 class NLPO(PPO):
     """NLPO (Ramamurthy et al. 2023, arXiv 2210.01241, section 4 and algorithm 1).
     The policy contains a mask model, an older copy of itself, and samples only tokens that the mask model considers
-    likely. PPO's ratio and entropy use the masked distribution; the KL penalty uses the unmasked one, except for actions
-    that an agent writes (`ActionGeneratingPolicy`). Every μ updates,
-    the mask model is replaced with a copy of the policy; RL4LMs' released code never replaces it.
+    likely. PPO's ratio and entropy use the masked distribution; the KL penalty uses the unmasked one, except in
+    `ActionGeneratingPolicy`. Every μ updates, the mask model is replaced with a copy of the policy; RL4LMs' released
+    code never replaces it.
     """
 
     target_update_iterations: Annotated[int, Ge(1)] = 20
