@@ -70,7 +70,7 @@ def test_a_run_of_objects_resumes_with_the_same_call(run: gl.Run) -> None:
 
 def test_a_run_keeps_its_env_when_its_name_is_given_to_another(run: gl.Run, tmp_path: Path) -> None:
     made = gl.train(world=lambda: Line(2), model="starter-causal", steps=8, run_dir=tmp_path / "run", overrides=_SMALL)
-    world = gl.make_world(lambda: Line(5), num_envs=1)
+    world = gl.make_world(Line, num_envs=1)
     assert (world.config.env, world.config.num_envs) == ("Line-v0", 1)
     lengths = {episode.figures["length"] for episode in made.evaluate(episodes=2).played["trained"].episodes}
     assert lengths == {2.0}
