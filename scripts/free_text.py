@@ -26,7 +26,7 @@ from scripts.cells import run_cells
 
 import groundling as gl
 from groundling.envs import ToolEnv
-from groundling.envs.text_episode import is_held_out
+from groundling.envs.seeds import is_held_out
 from groundling.policies.policy import Action, Policy, Turn, TurnTokens, policies
 
 SEEDS = (1, 2, 3)

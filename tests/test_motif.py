@@ -16,7 +16,7 @@ from PIL import Image
 from groundling.cli.main import main
 from groundling.config.compose import compose
 from groundling.envs.nethack import TASKS
-from groundling.envs.text_episode import held_out_seed
+from groundling.envs.seeds import held_out_seed
 from groundling.judges import open_pairs
 from groundling.training.tracking import read_metrics
 from tests.launching import Forked

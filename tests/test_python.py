@@ -12,7 +12,7 @@ from huggingface_hub import ModelCard
 import groundling as gl
 from groundling.cli.main import main
 from groundling.envs.controls import function_in_use
-from groundling.envs.text_episode import held_out_seed
+from groundling.envs.seeds import held_out_seed
 from groundling.evaluation import hub
 from groundling.lm.load.model_files import STARTERS
 from groundling.reports.run_folder import read_run

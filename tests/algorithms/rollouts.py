@@ -7,7 +7,7 @@ import torch
 
 from groundling.algorithms import Rollout, create
 from groundling.algorithms.rollout import Batch, Targets
-from groundling.envs.text_episode import training_seed
+from groundling.envs.seeds import training_seed
 from groundling.envs.vector import TextVectorEnv
 from groundling.policies.policy import Policy
 from groundling.worlds.text.collect import EnvCollector

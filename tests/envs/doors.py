@@ -10,7 +10,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from groundling.envs.text_episode import training_seed
+from groundling.envs.seeds import training_seed
 
 
 class Doors(gymnasium.Env[str, Any]):

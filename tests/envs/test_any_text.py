@@ -8,7 +8,8 @@ import pytest
 
 from groundling.envs.checking import check_env
 from groundling.envs.make import name_actions
-from groundling.envs.text_episode import read_metrics, training_seed
+from groundling.envs.seeds import training_seed
+from groundling.envs.text_episode import read_metrics
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError, RunError
 from tests.envs import doors  # noqa: F401  (registers test/Doors-v0)

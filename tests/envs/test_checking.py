@@ -14,7 +14,7 @@ from groundling.cli.check_env import texts_alike
 from groundling.cli.main import main
 from groundling.envs.checking import RandomEpisodes, check_env, compare_splits
 from groundling.envs.make import TextEnvMaker
-from groundling.envs.text_episode import training_seed
+from groundling.envs.seeds import training_seed
 from groundling.errors import ConfigError
 from tests.envs.doors import Wandering
 

@@ -9,8 +9,8 @@ import pytest
 
 from groundling.envs.controls import CONTROLS, NEUTRAL, using
 from groundling.envs.make import TextEnvMaker, make_text_env
+from groundling.envs.seeds import held_out_seed
 from groundling.envs.text_env import GoalKey
-from groundling.envs.text_episode import held_out_seed
 from groundling.errors import ConfigError, ForeignError, UnknownEnv
 from tests.envs import doors, echo  # noqa: F401  (register envs)
 

@@ -7,7 +7,7 @@ import gymnasium
 import pytest
 
 from groundling.envs.mixture import Mixture
-from groundling.envs.text_episode import held_out_seed, training_seed
+from groundling.envs.seeds import held_out_seed, training_seed
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError
 from tests.envs import (

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from groundling.envs.text_episode import held_out_seed, is_held_out, training_seed
+from groundling.envs.seeds import held_out_seed, is_held_out, training_seed
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import RunError
 from groundling.worlds.text.episodes import held_out_seed_of

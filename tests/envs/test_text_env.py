@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from groundling.envs.make import name_actions
+from groundling.envs.seeds import training_seed
 from groundling.envs.text_env import ACTIONS, GoalKey, TextEnv, TextObservation, read_text_step
-from groundling.envs.text_episode import training_seed
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError, RunError
 from groundling.judges.asking.quoting import fence

@@ -3,7 +3,7 @@ import pytest
 
 from groundling.envs.babyai_text import ACTIONS
 from groundling.envs.make import TextEnvMaker
-from groundling.envs.text_episode import training_seed
+from groundling.envs.seeds import training_seed
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError, RunError
 from tests.conftest import Corridor

@@ -10,7 +10,7 @@ import pytest
 
 from groundling.cli.main import main
 from groundling.envs.make import make_text_env
-from groundling.envs.text_episode import is_held_out
+from groundling.envs.seeds import is_held_out
 from groundling.prompts import glam_prompt
 from groundling.worlds.text import dataset
 

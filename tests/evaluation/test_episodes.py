@@ -1,6 +1,6 @@
 import pytest
 
-from groundling.envs.text_episode import held_out_seed
+from groundling.envs.seeds import held_out_seed
 from groundling.envs.vector import TextVectorEnv
 from groundling.intervals import wilson_interval
 from groundling.worlds.episode import Episode, Played

@@ -11,7 +11,7 @@ from groundling.config.compose import compose
 from groundling.envs.nethack import make_task
 from groundling.envs.nethack.observation import View
 from groundling.envs.nethack.vector import NetHackVectorEnv
-from groundling.envs.text_episode import held_out_seed, training_seed
+from groundling.envs.seeds import held_out_seed, training_seed
 from groundling.judges.reward_models.reward_model import Normalization
 from groundling.policies.nethack import NetHackPolicy
 from groundling.rewards import RewardModelPart

@@ -8,8 +8,8 @@ import pytest
 
 from groundling.cli.main import main
 from groundling.config.compose import compose
+from groundling.envs.seeds import held_out_seed, training_seed
 from groundling.envs.text_env import TextObservation
-from groundling.envs.text_episode import held_out_seed, training_seed
 from groundling.errors import ConfigError
 from groundling.prompts import Conversation, PromptReader
 from groundling.training.build import world_of

@@ -14,8 +14,8 @@ from groundling.algorithms import GRPO, PPO, RLOO, GiGPO
 from groundling.algorithms.advantages import group_relative, returns_to_go
 from groundling.algorithms.rollout import Batch, Targets
 from groundling.cli.main import main
+from groundling.envs.seeds import training_seed
 from groundling.envs.text_env import TextObservation
-from groundling.envs.text_episode import training_seed
 from groundling.envs.vector import TextVectorEnv
 from groundling.rewards import EnvPart, RewardSum
 from groundling.worlds.text.collect import EnvCollector

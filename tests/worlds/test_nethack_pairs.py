@@ -7,7 +7,7 @@ import pytest
 
 from groundling.cli.main import main
 from groundling.envs.nethack import make_task
-from groundling.envs.text_episode import training_seed
+from groundling.envs.seeds import training_seed
 from groundling.errors import ConfigError
 from groundling.judges import MessagePairs, Pairs, open_pairs
 from groundling.worlds.nethack.pairs import Act, ActForSeed, explorer_player, random_player, record

@@ -11,8 +11,8 @@ import torch
 
 from groundling.cli.main import main
 from groundling.config.schema import Config
+from groundling.envs.seeds import training_seed
 from groundling.envs.text_env import TextObservation
-from groundling.envs.text_episode import training_seed
 from groundling.evaluation.target import find
 from groundling.judges import Pairs, TextPairs, open_pairs
 from groundling.judges.preferences.recording import Recorded, TextRecording

@@ -16,8 +16,9 @@ import numpy as np
 
 from groundling.envs.make import TextEnvMaker, name_actions
 from groundling.envs.objects import register_env
+from groundling.envs.seeds import held_out_seed, training_seed
 from groundling.envs.text_env import Reader, TextObservation, read_reset, read_text_step
-from groundling.envs.text_episode import TextEpisode, held_out_seed, random_action, training_seed
+from groundling.envs.text_episode import TextEpisode, random_action
 from groundling.envs.vector import TextVectorEnv, UnequalEpisode
 from groundling.errors import ConfigError, foreign, warn_caller
 
@@ -284,7 +285,7 @@ def compare_splits(id: str, make: Callable[[], gymnasium.Env[Any, Any]]) -> list
         warnings.append(
             f"{repeated} of {resets} held-out episodes start exactly like one of {resets} training episodes (same "
             "goal, observation and actions): if these are the same games, held-out success measures memorisation; "
-            "choose different games if groundling.envs.text_episode.is_held_out(seed)"
+            "choose different games if groundling.envs.seeds.is_held_out(seed)"
         )
     return warnings
 

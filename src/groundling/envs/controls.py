@@ -8,8 +8,8 @@ from typing import Any, Protocol, SupportsFloat, runtime_checkable
 import gymnasium
 import numpy as np
 
+from groundling.envs.seeds import held_out_seed, is_held_out, training_seed
 from groundling.envs.text_env import read_reset, read_text_step
-from groundling.envs.text_episode import held_out_seed, is_held_out, training_seed
 from groundling.errors import ConfigError, UnknownEnv, foreign, unknown
 
 CONTROLS = {

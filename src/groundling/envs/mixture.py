@@ -7,8 +7,8 @@ import gymnasium
 import numpy as np
 
 from groundling.envs.make import is_server, make_text_env, name_actions
+from groundling.envs.seeds import is_held_out
 from groundling.envs.text_env import read_reset, read_step, read_text_step
-from groundling.envs.text_episode import is_held_out
 from groundling.errors import ConfigError, unknown
 
 

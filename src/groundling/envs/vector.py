@@ -10,6 +10,7 @@ import numpy as np
 
 from groundling.envs.local_envs import EnvRaised, LocalEnvs
 from groundling.envs.make import TextEnvMaker, name_actions
+from groundling.envs.seeds import training_seed
 from groundling.envs.text_env import (
     ACTIONS,
     TextObservation,
@@ -20,14 +21,7 @@ from groundling.envs.text_env import (
     read_text_step,
     success_key,
 )
-from groundling.envs.text_episode import (
-    EpisodeState,
-    Step,
-    TextEpisode,
-    read_first_interaction,
-    read_metrics,
-    training_seed,
-)
+from groundling.envs.text_episode import EpisodeState, Step, TextEpisode, read_first_interaction, read_metrics
 from groundling.envs.worker_pool import EnvLost, Incidents, WorkerEnvs
 from groundling.errors import ConfigError, ForeignError, RunError, warn_caller
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, astuple, fields
 from typing import Any
 
-from groundling.envs.text_episode import SCHEME
+from groundling.envs.seeds import SCHEME
 from groundling.errors import RunError
 from groundling.evaluation.evaluate import estimate_cell, markdown_table
 from groundling.intervals import IntervalEstimate, wilson_interval

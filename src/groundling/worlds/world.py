@@ -12,7 +12,7 @@ from torch import Tensor
 
 from groundling.algorithms.algorithm import Algorithm
 from groundling.algorithms.rollout import Rollout
-from groundling.envs import text_episode
+from groundling.envs import seeds
 from groundling.envs.text_env import WorldSpec
 from groundling.envs.text_generation.pools import Sample
 from groundling.errors import ConfigError, unknown
@@ -213,7 +213,7 @@ class World(ABC):
         """The settings that must be equal for evaluations to be comparable, as JSON."""
         place, seeding = (
             {self.config.PLACE: getattr(self.config, self.config.PLACE)},
-            {"episode_seeds": text_episode.SCHEME},
+            {"episode_seeds": seeds.SCHEME},
         )
         return place | self.config.declared(OfEvaluation) | self.evaluation.declared(OfEvaluation) | seeding
 
@@ -232,12 +232,12 @@ class World(ABC):
 
     def training_seed(self, row: int, episode: int) -> int:
         """Return the seed of training episode ``episode`` of the run's env ``row``."""
-        return text_episode.training_seed(self.seed, row, episode)
+        return seeds.training_seed(self.seed, row, episode)
 
     @staticmethod
     def held_out_seed(number: int) -> int:
         """Return the seed of a held-out episode, which is the same for all runs and agents."""
-        return text_episode.held_out_seed(number)
+        return seeds.held_out_seed(number)
 
     @classmethod
     def find_suites(cls, names: str) -> list[str]:

@@ -12,7 +12,7 @@ import pytest
 
 from groundling.envs.bundled import ENGINES
 from groundling.envs.engines.global_random import GlobalRandom, start_game
-from groundling.envs.text_episode import held_out_seed, training_seed
+from groundling.envs.seeds import held_out_seed, training_seed
 from groundling.errors import ConfigError
 
 PACKAGES = ("gem", "reasoning_gym", "scienceworld", "textarena", "textworld", "textworld_express")

@@ -9,7 +9,7 @@ import pytest
 
 from groundling.envs.bundled import ENGINES
 from groundling.envs.checking import check_env
-from groundling.envs.text_episode import held_out_seed, training_seed
+from groundling.envs.seeds import held_out_seed, training_seed
 from groundling.errors import ConfigError
 from tests.thorough import thorough
 

@@ -10,7 +10,7 @@ import pytest
 
 from groundling.cli.main import main
 from groundling.envs.checking import check_env
-from groundling.envs.text_episode import held_out_seed
+from groundling.envs.seeds import held_out_seed
 from groundling.errors import ConfigError
 from tests.thorough import THOROUGH, thorough
 

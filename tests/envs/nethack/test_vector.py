@@ -15,7 +15,7 @@ from groundling.envs.nethack import make_task
 from groundling.envs.nethack.observation import FIGURES, VECTORS, message_id
 from groundling.envs.nethack.tasks import NetHackTask
 from groundling.envs.nethack.vector import Frames, NetHackVectorEnv
-from groundling.envs.text_episode import training_seed
+from groundling.envs.seeds import training_seed
 from groundling.errors import ConfigError, RunError
 from tests.thorough import thorough
 

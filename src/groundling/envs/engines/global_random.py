@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from groundling.envs.text_episode import is_held_out
+from groundling.envs.seeds import is_held_out
 
 _DRAWS = 64  # Maximum number of games started to find one in the right split
 

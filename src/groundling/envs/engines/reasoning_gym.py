@@ -7,7 +7,7 @@ from typing import Any
 
 import gymnasium
 
-from groundling.envs.text_episode import is_held_out
+from groundling.envs.seeds import is_held_out
 from groundling.errors import ConfigError, importing, unknown
 
 FIRST = {"train": 0, "val": 2**29, "test": 2**30}

@@ -5,7 +5,7 @@ from typing import Any
 import gymnasium
 
 from groundling.envs.engines.java import start_java, stop_java
-from groundling.envs.text_episode import is_held_out
+from groundling.envs.seeds import is_held_out
 from groundling.errors import ConfigError, importing, unknown
 
 _SAME_ORDER = ("-XX:+UnlockExperimentalVMOptions", "-XX:hashCode=2")

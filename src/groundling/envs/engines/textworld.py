@@ -9,7 +9,7 @@ from typing import Any
 
 import gymnasium
 
-from groundling.envs.text_episode import is_held_out
+from groundling.envs.seeds import is_held_out
 from groundling.errors import ConfigError, importing, unknown
 from groundling.io.files import cache
 

@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium
 
 from groundling.envs.engines.java import shared_java, start_java, stop_java
-from groundling.envs.text_episode import is_held_out
+from groundling.envs.seeds import is_held_out
 from groundling.errors import ConfigError, importing
 
 _STATIC_GAMES = frozenset({"sorting"})  # their scores are static fields, which envs in one JVM would share
@@ -28,7 +28,7 @@ class TextWorldExpress(gymnasium.Env[str, str]):
         params: Options of the game, such as ``{numLocations: 5, includeDoors: 1}``; the defaults are the engine's.
         max_steps: Maximum number of steps in an episode.
         fold: Fold of 1,000 games: train, dev or test. If None, seeds of held-out episodes
-            (`groundling.envs.text_episode.is_held_out`) use test, and other seeds use train.
+            (`groundling.envs.seeds.is_held_out`) use test, and other seeds use train.
 
     Raises:
         ConfigError: The package or Java is missing, or the game, an option or the fold does not exist.

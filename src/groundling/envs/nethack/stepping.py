@@ -17,7 +17,7 @@ from groundling.envs.nethack.observation import (
     vector_features,
 )
 from groundling.envs.nethack.tasks import NetHackTask
-from groundling.envs.text_episode import training_seed
+from groundling.envs.seeds import training_seed
 
 BEGIN = 255  # command to start every env's next episode; other commands are group numbers
 

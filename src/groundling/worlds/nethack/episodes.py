@@ -11,7 +11,7 @@ import torch
 
 from groundling.envs.nethack import TASKS, make_task, recording_in
 from groundling.envs.nethack.observation import COLOURS, WINDOW, View, vector_features
-from groundling.envs.text_episode import held_out_seed, training_seed
+from groundling.envs.seeds import held_out_seed, training_seed
 from groundling.errors import ConfigError
 from groundling.policies.nethack import NetHackObservations, NetHackPolicy
 from groundling.policies.policy import Policy

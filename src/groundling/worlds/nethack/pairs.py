@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from groundling.envs.nethack import ACTIONS, make_task
-from groundling.envs.text_episode import training_seed
+from groundling.envs.seeds import training_seed
 from groundling.errors import ConfigError
 from groundling.io.documents import SETTINGS, read_object
 from groundling.io.files import sync, write_atomically

@@ -13,8 +13,8 @@ from groundling.algorithms.algorithm import Algorithm
 from groundling.envs import nethack
 from groundling.envs.nethack import RECORDING, TASKS
 from groundling.envs.nethack.vector import NetHackVectorEnv
+from groundling.envs.seeds import held_out_seed
 from groundling.envs.text_env import WorldSpec
-from groundling.envs.text_episode import held_out_seed
 from groundling.errors import ConfigError, unknown
 from groundling.fields import CommandLineOnly, Ge, MayChangeOnResume, NoEffectOnResults, OfEvaluation, TrainingOnly
 from groundling.policies.policy import Policy

@@ -10,8 +10,9 @@ import torch
 
 from groundling.envs.babyai_text import Expert, ExpertError
 from groundling.envs.make import ActionNames, TextEnvMaker, inspect_env, is_available, name_actions
+from groundling.envs.seeds import held_out_seed
 from groundling.envs.text_env import ACTIONS, TextObservation, read_text_step
-from groundling.envs.text_episode import EpisodeState, Step, TextEpisode, held_out_seed
+from groundling.envs.text_episode import EpisodeState, Step, TextEpisode
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError, UnknownEnv
 from groundling.policies import RandomPolicy

@@ -14,8 +14,9 @@ import numpy as np
 
 from groundling.envs.babyai_text import ACTIONS
 from groundling.envs.make import is_server
+from groundling.envs.seeds import held_out_seed
 from groundling.envs.text_env import TextObservation
-from groundling.envs.text_episode import TextEpisode, held_out_seed
+from groundling.envs.text_episode import TextEpisode
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError, UnknownEnv
 from groundling.io.documents import read_bundled

@@ -13,8 +13,9 @@ import torch
 from groundling.algorithms.algorithm import Algorithm
 from groundling.algorithms.bc import BehaviouralCloning
 from groundling.envs.make import inspect_env, is_available, step_limit
+from groundling.envs.seeds import training_seed
 from groundling.envs.text_env import SUCCESSES, Experience, Offer, TextObservation, TranslationError, WorldSpec
-from groundling.envs.text_episode import random_action, training_seed
+from groundling.envs.text_episode import random_action
 from groundling.errors import ConfigError, GroundlingError, UnknownEnv, warn_caller
 from groundling.io.row_files import Log, ValidationListener
 from groundling.policies import RandomPolicy

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from groundling.envs.text_episode import training_seed
+from groundling.envs.seeds import training_seed
 from groundling.envs.text_generation import Sample, SampleOrder
 from groundling.errors import ConfigError
 from groundling.judges.preferences.pairs import TextSegment
