@@ -170,7 +170,7 @@ class GoalContrast(Regularizer):
 
         C = E[max(0, m - KL(π(· | o, g) ‖ π(· | o, g')))]
 
-    g' is the goal of another observation of the rollout, sampled once; if it equals g, the loss is 0. For written
+    g' is the goal of another observation of the rollout, sampled once; if it equals g, the loss is 0. For generated
     turns, the KL is summed over the tokens, given the same previous tokens. This is our formulation of the idea of a
     contrastive loss between a task and a perturbed one (Liu et al. 2026, arXiv 2606.26918). It adds a forward pass.
     """

@@ -254,7 +254,7 @@ class TextVectorEnv:
         if unequal:
             self._warn(
                 f"{self._name} {self._differs}: the unfinished episodes of {len(unequal)} of {len(state)} envs "
-                "start again, so the run continues, but not exactly as without the interruption"
+                "start again, so the run continues, but not exactly as it would have without the interruption"
             )
             for i in unequal:
                 self._states[i].episode -= 1

@@ -248,7 +248,7 @@ class BertScore(Metric):
     """BERTScore (Zhang et al. 2020) from the bert-score library: F1 for the best reference; 0 if a text is empty."""
 
     language: str = "en"
-    """Determines the default model: roberta-large for English, mostly bert-base-multilingual-cased for others."""
+    """Determines the default model: roberta-large for English, bert-base-multilingual-cased for most others."""
     model_name: str | None = None
     """Folder or hub id of a model to use instead of the default."""
     num_layers: int | None = None
@@ -297,7 +297,7 @@ class BertScore(Metric):
 class CausalPerplexity(Metric):
     """Perplexity of a causal language model on all references, joined by blank lines.
     The text is read in windows of ``width`` tokens that start every ``stride`` tokens; each token is predicted once.
-    With ``compat``, the mean of the first window is weighted by one token too many, as in the original.
+    With ``compat``, the first window's mean loss is weighted by one token too many, as in RL4LMs.
     """
 
     lm: Annotated["LanguageModel | str", Provided("lm", settable=str)] = field(repr=False)

@@ -12,7 +12,7 @@ def verify(generations: list[str], meta: list[dict[str, Any]]) -> list[float]:
     """Score, between 0 and 1, of an answer to a question from the pool `reasoning_gym`."""
     if not all("entry" in row for row in meta):
         raise RunError(
-            "the reward reasoning_gym scores only answers to the pool reasoning_gym: set world.pool=reasoning_gym"
+            "the reward reasoning_gym needs questions from the pool reasoning_gym: set world.pool=reasoning_gym"
         )
     return [
         float(questions(row["dataset"], "train", 1, row["params"]).score_answer(text.strip(), row["entry"]))

@@ -24,7 +24,7 @@ _LOWEST = -9999.0  # Replaces -inf, which JSON cannot represent, as in vLLM
 
 
 def make_app(writer: Writer, name: str, token: str, hosts: Set[str] | None = None) -> Starlette:
-    """Create the application that serves a writer as model ``name``; for the rest, see `AccessControl`."""
+    """Create the application that serves a writer as model ``name``; `AccessControl` describes ``token`` and ``hosts``."""
     views = _Endpoints(writer, name)
     routes = [
         Route("/health", views.health),

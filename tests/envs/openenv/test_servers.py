@@ -95,12 +95,12 @@ def _observation(**fields: Any) -> dict[str, Any]:
     ("reply", "message"),
     [
         ("<html><body>502 Bad Gateway", "did not answer a step with JSON: '<html><body>502 Bad Gateway'"),
-        ([1, 2], "failed at a step: AttributeError"),
+        ([1, 2], "failed during a step: AttributeError"),
         (_observation(reward=float("nan")), "sent the reward nan"),
         (_observation(observation="A hall."), "sent the observation 'A hall.': expected a mapping"),
-        (_observation(observation={"text": "x" * 2**20}), "failed at a step: ConnectionClosed.*too big"),
-        ("[" * 100_000, "failed at a step: RecursionError"),
-        (None, "failed at a step: ConnectionClosed"),
+        (_observation(observation={"text": "x" * 2**20}), "failed during a step: ConnectionClosed.*too big"),
+        ("[" * 100_000, "failed during a step: RecursionError"),
+        (None, "failed during a step: ConnectionClosed"),
     ],
 )
 def test_nonsense_is_reported_in_one_line(reply: Any, message: str) -> None:

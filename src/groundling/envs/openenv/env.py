@@ -166,7 +166,7 @@ class OpenEnv(gymnasium.Env[dict[str, Any], str]):
         except ConfigError as error:
             if not self._has_answered:
                 raise
-            self._lose(f"does not come back: {error}")
+            self._lose(f"did not come back: {error}")
 
     def _ask(self, what: str, call: Callable[[], Any]) -> ServerStep:
         """Return a validated response; close the session and raise `EnvLost` if it is missing or invalid."""
@@ -188,7 +188,7 @@ class OpenEnv(gymnasium.Env[dict[str, Any], str]):
                     f"{self} rejects the action's fields {', '.join([self._action, *self._constants])}: set "
                     f"world.args.action, .constants and .admissible as `groundling check-env {self}` proposes"
                 ) from None
-            self._lose(f"failed at a {what}: {type(error).__name__}: {_line(error)}")
+            self._lose(f"failed during a {what}: {type(error).__name__}: {_line(error)}")
         if not isinstance(observation, dict):
             self._lose(f"sent the observation {observation!r:.60}: expected a mapping")
         reward = 0 if reward is None else reward

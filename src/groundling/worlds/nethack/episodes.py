@@ -125,7 +125,7 @@ def mixed(players: Sequence[ActForSeed]) -> ActForSeed:
     return lambda seed: players[int(np.random.default_rng(seed).integers(len(players)))](seed)
 
 
-_NAMES = {"dlvl": "depth", "xlvl": "experience_level", "scout": "squares"}  # by the names in nle and the original
+_NAMES = {"dlvl": "depth", "xlvl": "experience_level", "scout": "squares"}  # keyed by nle's and Motif's names
 _FIGURES = (
     *("success", "return", "score", "depth", "gold", "experience_level"),
     *("length", "messages", "squares", "intrinsic_return", "turns"),
