@@ -52,7 +52,9 @@ def test_training_and_held_out_games_are_of_other_folds() -> None:
     assert env.reset(seed=held_out)[0] == test.reset(seed=5)[0] != train.reset(seed=5)[0]
 
 
-@pytest.mark.parametrize("game", ["cookingworld", *thorough("coin", "mapreader", "twc", "sorting", "arithmetic")])
+@pytest.mark.parametrize(
+    "game", ["cookingworld", "simonsays", *thorough("coin", "mapreader", "twc", "sorting", "arithmetic")]
+)
 def test_each_game_can_be_trained_in(game: str) -> None:
     played = check_env(ID, {"game": game, "max_steps": 10}, num_episodes=2)
     assert played.most_actions > 1 and played.shown[0].goal

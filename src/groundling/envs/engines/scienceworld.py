@@ -88,7 +88,7 @@ class ScienceWorld(gymnasium.Env[str, str]):
         return "\n".join(lines), {
             "goal": " ".join(goal.split()),
             "descriptions": lines,
-            "actions": sorted(self._engine.getValidActionObjectCombinations()),
+            "actions": sorted(set(self._engine.getValidActionObjectCombinations())),
             "task": self._task,
             "variation": self._variation,
         }

@@ -95,7 +95,7 @@ class TextWorldGame(gymnasium.Env[str, str]):
         if not first and result.split() not in [part.split() for part in parts]:
             parts.insert(0, result)
         lines = [line.strip() for part in parts for line in part.splitlines() if line.strip()]
-        actions = sorted(state.admissible_commands or ["look"])  # the list is empty once the game has ended
+        actions = sorted(set(state.admissible_commands or ["look"]))  # the list is empty once the game has ended
         info = {"task": self._challenge, "descriptions": lines, "actions": actions, "success": bool(state.won)}
         return "\n".join(lines), info
 

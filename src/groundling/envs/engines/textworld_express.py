@@ -84,7 +84,7 @@ class TextWorldExpress(gymnasium.Env[str, str]):
             "goal": " ".join(self._engine.getTaskDescription().split()),
             # The engine indents its lists, but the indentation has no meaning.
             "descriptions": [line.strip() for line in text.splitlines() if line.strip()],
-            "actions": sorted(state["validActions"]),
+            "actions": sorted(set(state["validActions"])),
             "success": state["tasksuccess"],
             "score": state["score"],
         }
