@@ -1,4 +1,4 @@
-"""Signs that a run cannot learn, in planted metrics and in short runs."""
+"""Signs that a run does not learn, in planted metrics and in short runs."""
 
 import io
 import json
@@ -13,9 +13,10 @@ from rich.console import Console
 from groundling.algorithms.rollout import Rollout
 from groundling.cli.main import main
 from groundling.config.compose import compose
+from groundling.io.row_files import RowFile
 from groundling.policies.policy import RandomPolicy
 from groundling.reports.page import write_report
-from groundling.training.diagnosis import FILE, findings, measure
+from groundling.training.diagnosis import FILE, DiagnosisLog, findings, measure
 from groundling.training.train import train
 
 _UNIFORM = math.log(6)
@@ -179,3 +180,69 @@ def test_a_stuck_run_is_diagnosed_by_the_command_and_the_report(
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert main(["diagnose", str(folder)]) == 0
     assert "nothing found in updates 1 to 2: entropy 1" in capsys.readouterr().out
+
+
+def _rows(returns: list[float], spread: float = 0.3, highest: float = 1.0, step: int = 1280) -> list[dict[str, Any]]:
+    return [
+        {
+            "update": i,
+            "step": i * step,
+            "episodes": 40 * i,
+            "episode_length_max": 64,
+            "return_mean": one,
+            "return_std": spread,
+            "return_min": 0.0,
+            "return_max": highest,
+        }
+        for i, one in enumerate(returns, 1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("experiment", "rows", "symptom", "evidence", "change"),
+    [
+        ("text", _rows([0.5, 0.4, 0.3, 0.2, 0.1]), "return fell", "0.5 in the first 40 episodes, 0.1", "a lower"),
+        ("text", _rows([0.95, 0.9, 0.8, 0.7, 0.6]), "return fell", "-0.48 to -0.22", "a lower"),  # from near the top
+        ("text", _rows([0.2, 0.3, 0.2, 0.3, 0.25]), "return did not clearly rise", "-0.081 to 0.18", "training.steps"),
+        ("text", _rows([0.0] * 10, 0.0, 0.0), "return did not clearly rise", "0 in the last 80", "training.steps"),
+        ("writing", _rows([0.2] * 5), "reward did not clearly rise", "0.2 in the first 40 texts", "training.steps"),
+    ],
+)
+def test_a_return_that_does_not_rise_is_found(
+    experiment: str, rows: list[dict[str, Any]], symptom: str, evidence: str, change: str
+) -> None:
+    ((found, shown, advice),) = findings(
+        _HEALTHY | {"rows": rows}, compose(experiment, ["world.num_envs=8"] if experiment == "text" else [])
+    )
+    assert symptom in found and evidence in shown and change in advice
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        _rows([0.2, 0.2, 0.3, 0.4, 0.4]),
+        _rows([0.9, 0.92, 0.88, 0.9, 0.9]),  # near the top from the start
+        _rows([0.5, 0.4, 0.3, 0.2]),  # too few updates
+        [row | {"episodes": row["update"]} for row in _rows([0.5, 0.4, 0.3, 0.2, 0.1])],  # too few episodes
+        [row | {"return_mean": None} for row in _rows([0.0] * 10)],  # no episode has ended
+        _rows([0.9, 0.9, 0.9, 0.9, 0.2, 0.2, 0.3, 0.4, 0.5], step=100),  # at first, only short episodes have ended
+    ],
+)
+def test_a_return_that_rises_or_is_unknown_is_not_found(rows: list[dict[str, Any]]) -> None:
+    assert findings(_HEALTHY | {"rows": rows}, compose("text", ["world.num_envs=8"])) == []
+
+
+def test_a_return_that_does_not_rise_is_reported_at_the_end(tmp_path: Path) -> None:
+    shown = io.StringIO()
+    console = Console(file=shown, width=80)
+    config = compose("text", ["world.num_envs=8", "training.steps=6400"])
+    log = DiagnosisLog(config, RowFile(tmp_path / FILE, 0), console.print)
+    with (tmp_path / "metrics.jsonl").open("w", buffering=1) as file:
+        for row in _rows([0.5, 0.4, 0.3, 0.2, 0.1]):
+            assert not shown.getvalue()
+            file.write(json.dumps(row) + "\n")
+            log.log(row)
+    line = (
+        "the return fell: 0.5 in the first 40 episodes, 0.1 in the last 40, 95% interval of the change -0.53 to -0.27"
+    )
+    assert shown.getvalue() == f"{line}; try a lower algorithm.args.learning_rate\n"

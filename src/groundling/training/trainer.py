@@ -225,9 +225,9 @@ class Trainer:
         stack.callback(tracker.close)
         logs: list[Log] = [tracker, SampleLog(self.collector, self.folder, update, last_step)]
         listeners: list[ValidationListener] = [tracker]
-        if update < UPDATES and self.shards is None:  # the other processes would wait at a sharded layer
-            self.diagnosis = DiagnosisLog(config, RowFile(self.folder / FILE, update), console.print)
-            logs.append(self.diagnosis)
+        logs.append(log := DiagnosisLog(self.config, RowFile(self.folder / FILE, update), console.print))
+        if self.shards is None:  # the other processes would wait at a sharded layer
+            self.diagnosis = log
         name, online = f"{config.name}-seed{config.seed}", list[OnlineLog]()
         if config.training.wandb is not None:
             shared = shareable(config.model_dump())
