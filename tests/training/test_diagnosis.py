@@ -62,7 +62,7 @@ def _found(changes: dict[str, Any], *overrides: str) -> list[tuple[str, ...]]:
         ),
         ({"equal_rewards": 1.0}, [], "all rewards are equal", "40 episodes, reward env", "cloning.episodes"),
         ({"equal_groups": 0.95}, ["world.group_size=8"], "groups", "95% of the groups of 8", "world.group_size=16"),
-        ({"grad_norm": 90.0}, [], "gradients explode", "norm 90, clipped to 0.5", "scale"),
+        ({"grad_norm": 900.0}, [], "gradients explode", "norm 900, clipped to 0.5", "scale"),
         ({"grad_norm": 1e-9}, [], "gradients vanish", "norm 1e-09", "temperature"),
         (
             {"information": 0.001, "mean_entropy": 0.8, "largest_share": 0.85},
@@ -100,6 +100,8 @@ def test_a_planted_symptom_is_found_alone(
     [
         ({}, []),
         ({"entropy": 0.05, "success_rate": 0.97}, []),  # solved
+        ({"grad_norm": 441.0}, []),  # clipped, and learns
+        ({"grad_norm": 3000.0, "value_loss": 44_000.0}, []),  # of a critic that learns large returns
         ({"equal_rewards": 1.0, "episodes": 3}, []),  # too few episodes have ended
         ({"learning_rate": 1e-6}, ["model.dtype=bfloat16", "model.lora={r: 8}"]),  # adapters use float32
         ({"approx_kl": 0.0}, ["algorithm.args.minibatch_size=1280", "algorithm.args.epochs=1"]),  # one minibatch
@@ -162,6 +164,7 @@ def stuck(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 def test_a_stuck_run_is_diagnosed_once_in_the_terminal(stuck: tuple[Path, str]) -> None:
     folder, shown = stuck
     assert shown.count("the policy hardly explores") == 1 and "policy.args.temperature=0.002" in shown
+    assert "step 16/24 · no episode has ended, reward per step 0.00 · " in shown
     assert shown.index("step 16/24") < shown.index("hardly explores") < shown.index("step 24/24")
     rows = [json.loads(line) for line in (folder / FILE).read_text().splitlines()]
     assert [row["update"] for row in rows] == [1, 2] and rows[0]["largest_share"] > 0.3

@@ -13,7 +13,8 @@ from groundling.config.schema import Config
 from groundling.errors import ConfigError, GroundlingError, RunError, unknown, warn_caller
 from groundling.evaluation import hub
 from groundling.fields import FixedByTraining, NoEffectOnResults, annotation, flat
-from groundling.lm.load.model_files import resolve
+from groundling.lm.load.model import load_config
+from groundling.lm.load.model_files import Source, resolve
 from groundling.policies.policy import Policy, has_model
 from groundling.registry import naming_modules
 from groundling.training import checkpoint
@@ -123,7 +124,8 @@ class Target:
         if not getattr(algorithms.get(config.algorithm.id), "needs_reference", False):
             return None
         try:
-            resolve(config.model.path)
+            if not Path(place := resolve(config.model.path)).exists():
+                load_config(Source(place, config.model.revision))
         except GroundlingError as error:
             lacks = f"{config.algorithm.id} is measured relative to the initial model, which is missing ({error})"
             if not (getattr(config.evaluation, "metrics", ()) or config.reward):
@@ -143,15 +145,14 @@ class Target:
             loaded = checkpoint.latest(self.run_dir / CLONE / "checkpoints", warn_caller)
             if loaded is None:
                 raise CannotPlay(f"the clone's run, {self.run_dir / CLONE}, is missing")
-        if agent == "zero-shot" and self.checkpoint is not None and has_model(config.policy.id):
-            try:
-                resolve(config.model.path)
-            except GroundlingError as error:
-                raise CannotPlay(f"the initial model of the training run is missing ({error})") from error
+        world = world_of(config, loaded)
         with naming_modules(config.imports, self.run_dir, config.objects):
-            return make_policy(
-                config.policy, config.model, config.algorithm, world_of(config, loaded), learns=with_reference
-            )
+            try:
+                return make_policy(config.policy, config.model, config.algorithm, world, learns=with_reference)
+            except GroundlingError as error:
+                if agent != "zero-shot" or self.checkpoint is None or not has_model(config.policy.id):
+                    raise
+                raise CannotPlay(f"the initial model of the training run is missing ({error})") from error
 
 
 def _key(override: str) -> str:

@@ -25,7 +25,7 @@ _OBSERVATIONS = 64  # Number of observations for which the action probabilities 
 _LOW_ENTROPY, _LOW_TOKEN_ENTROPY = 0.1, 0.05  # As a fraction of the uniform distribution's; in nats per token
 _SUCCESS = 0.95  # A policy that succeeds this often may have a low entropy
 _SAME_EVERYWHERE, _UNIFORM = 0.01, 0.9  # Dependence on the observation, and entropy of the mean, relative to uniform
-_CLIPPED, _VANISHED = 100.0, 1e-7  # Gradient norm relative to max_grad_norm, and absolute
+_CLIPPED, _VANISHED = 1000.0, 1e-7  # Gradient norm relative to max_grad_norm and the critic's error, and absolute
 _STILL, _TORN = 1e-5, 0.5  # approx_kl if a policy hardly moves, and if an update replaces it
 _MOST = 0.9  # Share of groups that counts as most
 _EPISODES = 10  # Minimum number of finished episodes for comparing rewards
@@ -207,9 +207,10 @@ def _rounding(figures: Figures, config: Config) -> Finding | None:
 
 def _gradients(figures: Figures, config: Config) -> Finding | None:
     norm, most = figures.get("grad_norm"), config.algorithm.args.get("max_grad_norm", 0.5)
+    error = max(1.0, figures.get("value_loss", 0.0)) ** 0.5  # a critic's gradient is as large as the returns at first
     if (
         norm is None
-        or _VANISHED <= norm <= _CLIPPED * most
+        or _VANISHED <= norm <= _CLIPPED * most * error
         or 1 in (figures.get("equal_rewards"), figures.get("equal_groups"))
     ):
         return None

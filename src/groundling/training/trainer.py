@@ -142,6 +142,10 @@ class Trainer:
         parts = rollout.part_means()
         # The displayed return is the env's if it provides a reward; the progress bar also shows the other rewards.
         others = {k: v for k, v in parts.items() if "env" in self.world.spec.evidence and k != "reward/env"}
+        if "accuracy" in figures:  # of preferences
+            others["accuracy"] = figures["accuracy"]
+        if self.config.reward and not self.counters.episodes:
+            others["no episode has ended, reward per step"] = rollout.rewards.mean().item()
         progress.finish_update(episodes, self.counters.step, others)
         row: dict[str, Any] = {
             "update": self.counters.update,
