@@ -181,6 +181,13 @@ def test_a_report_shows_what_was_learned_and_a_missing_initial_model_is_named(
     assert figures["trained"]
 
 
+def test_texts_with_labels_are_for_kto(config: Callable[..., Config], tmp_path: Path) -> None:
+    path = tmp_path / "labels.jsonl"
+    path.write_text("".join(f'{{"prompt": "{i}", "completion": "a", "label": true}}\n' for i in range(8)))
+    with pytest.raises(ConfigError, match="for a text with a label, use `groundling train kto`"):
+        train(config("dpo", f"world.args={{path: {path}}}"), Console(quiet=True))
+
+
 @pytest.mark.parametrize("algorithm", ["dpo", "kto"])
 def test_two_processes_learn_like_one(algorithm: str, config: Callable[..., Config], tmp_path: Path) -> None:
     made = config(algorithm)

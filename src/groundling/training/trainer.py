@@ -144,7 +144,7 @@ class Trainer:
         others = {k: v for k, v in parts.items() if "env" in self.world.spec.evidence and k != "reward/env"}
         if "accuracy" in figures:  # of preferences
             others["accuracy"] = figures["accuracy"]
-        if self.config.reward and not self.counters.episodes:
+        elif not self.counters.episodes and "probability" not in figures:  # cloning has no episodes
             others["no episode has ended, reward per step"] = rollout.rewards.mean().item()
         progress.finish_update(episodes, self.counters.step, others)
         row: dict[str, Any] = {

@@ -159,7 +159,7 @@ def test_pools_without_files_read_only_measured_splits() -> None:
 
 def test_broken_files_are_errors(tmp_path: Path) -> None:
     good = str(_write(tmp_path, "jsonl", ROWS))
-    with pytest.raises(GroundlingError, match=r"row train_0: unknown column 'prompt'.*answer, key, question"):
+    with pytest.raises(GroundlingError, match=r"\.jsonl:\d+: unknown column 'prompt'.*answer, key, question"):
         pools.create("jsonl", path=good).prepare("train")
     with pytest.raises(ConfigError, match="there is no file nowhere"):
         pools.create("jsonl", path="nowhere.jsonl").prepare("train")
@@ -175,7 +175,10 @@ def test_broken_files_are_errors(tmp_path: Path) -> None:
     with pytest.raises(GroundlingError, match=r"broken\.jsonl:1 is not a JSON object"):
         pools.create("jsonl", path={"train": str(broken)}).prepare("train")
     broken.write_text('{"prompt": 7}\n')
-    with pytest.raises(GroundlingError, match=r"row train_0: .* strings, got 7"):
+    with pytest.raises(GroundlingError, match=r"broken\.jsonl:1: .* strings, got 7"):
+        pools.create("jsonl", path={"train": str(broken)}).prepare("train")
+    broken.write_text("")
+    with pytest.raises(ConfigError, match=f"^{broken} is empty: add rows$"):
         pools.create("jsonl", path={"train": str(broken)}).prepare("train")
     ragged = tmp_path / "ragged.csv"
     ragged.write_text("prompt,answer\na,b\nc\n")
