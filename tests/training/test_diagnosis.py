@@ -179,7 +179,9 @@ def test_a_stuck_run_is_diagnosed_by_the_command_and_the_report(
     assert "the policy hardly explores" in capsys.readouterr().out
     page = write_report([folder], folder / "report.html").read_text()
     assert '<td class="wide">the policy hardly explores</td>' in page
-    assert '<div class="scroll plot">' not in page.partition("Learning curve")[2].partition("</section>")[0]  # it scales
+    assert (
+        '<div class="scroll plot">' not in page.partition("Learning curve")[2].partition("</section>")[0]
+    )  # it scales
     (folder / FILE).unlink()
     rows = [{**json.loads(line), "entropy": 1.0} for line in (folder / "metrics.jsonl").read_text().splitlines()]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -65,7 +65,8 @@ class Target:
 
     def heading(self, suite: str, count: int) -> str:
         """Return a table's heading: the world, the suite, the number of episodes, and the overridden settings."""
-        parts = [self.under(suite).world.spec.name, suite, f"{count} {self.world.presentation.episodes}"]
+        unit = self.world.presentation.episodes.removesuffix("s" if count == 1 else "")
+        parts = [self.under(suite).world.spec.name, suite, f"{count} {unit}"]
         changes = [] if self.checkpoint is None else self.changes
         return " · ".join([*parts, *(one for one in changes if not one.startswith("evaluation.baselines"))])
 
@@ -239,7 +240,7 @@ def _trained(target: Target, path: Path, results: Path | None, warn: Callable[[s
 
 def _is_on_hub(name: str) -> bool:
     """Return True if no local file has this name and a hub repository could have it."""
-    if not hub.is_id(name) or Path(name).exists():
+    if hub.ID.fullmatch(name) is None or Path(name).exists():
         return False
     if Path(name).parent.is_dir():
         raise ConfigError(

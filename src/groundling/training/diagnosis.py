@@ -207,10 +207,9 @@ def _rounding(figures: Figures, config: Config) -> Finding | None:
 
 def _gradients(figures: Figures, config: Config) -> Finding | None:
     norm, most = figures.get("grad_norm"), config.algorithm.args.get("max_grad_norm", 0.5)
-    error = max(1.0, figures.get("value_loss", 0.0)) ** 0.5  # a critic's gradient is as large as the returns at first
     if (
         norm is None
-        or _VANISHED <= norm <= _CLIPPED * most * error
+        or _VANISHED <= norm <= _CLIPPED * most * max(1.0, figures.get("value_loss", 0.0)) ** 0.5
         or 1 in (figures.get("equal_rewards"), figures.get("equal_groups"))
     ):
         return None
@@ -228,10 +227,9 @@ def _trend(figures: Figures, config: Config) -> Finding | None:
     for row in rows:
         count, before = row.get("episodes", 0) - before, row.get("episodes", 0)
         # Until the longest episodes have ended, the mean is that of short ones, which succeed more often.
-        if row.get("return_mean") is not None and row["step"] >= longest * config.world.num_rows:
+        if count and row.get("return_mean") is not None and row["step"] >= longest * config.world.num_rows:
             ended.append((count, *(row[f"return_{name}"] for name in ("mean", "std", "min", "max"))))
-    size = len(ended) // _PARTS
-    if not size:
+    if not (size := len(ended) // _PARTS):
         return None
     parts = []
     for part in (ended[:size], ended[-size:]):
@@ -249,8 +247,7 @@ def _trend(figures: Figures, config: Config) -> Finding | None:
     evidence += f", 95% interval of the change {change - half:.2g} to {change + half:.2g}"
     if change < -half:
         return Finding(f"the {name} fell", evidence, "a lower algorithm.args.learning_rate")
-    advice = "more training.steps, or a higher algorithm.args.learning_rate"
-    return Finding(f"the {name} did not clearly rise", evidence, advice)
+    return Finding(f"the {name} did not clearly rise", evidence, "more training.steps, or a higher learning_rate")
 
 
 _CHECKS = (_rewards, _groups, _movement, _entropy, _prior, _rounding, _gradients, _trend)

@@ -21,9 +21,7 @@ from groundling.io.row_files import check_columns, open_csv
 Row = dict[str, Any]
 
 
-class LocatedRow(Row):
-    """A row with its file and line, for error messages."""
-
+class LocatedRow(Row):  # a row with its file and line, for error messages
     where: str
 
 
