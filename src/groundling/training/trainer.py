@@ -142,9 +142,8 @@ class Trainer:
         parts = rollout.part_means()
         # The displayed return is the env's if it provides a reward; the progress bar also shows the other rewards.
         others = {k: v for k, v in parts.items() if "env" in self.world.spec.evidence and k != "reward/env"}
-        if "accuracy" in figures:  # of preferences
-            others["accuracy"] = figures["accuracy"]
-        elif not self.counters.episodes and "probability" not in figures:  # cloning has no episodes
+        others |= {name: figures[name] for name in ("accuracy",) if name in figures}  # of preferences
+        if not self.counters.episodes and not {"accuracy", "probability"} & figures.keys():  # unlike when cloning
             others["no episode has ended, reward per step"] = rollout.rewards.mean().item()
         progress.finish_update(episodes, self.counters.step, others)
         row: dict[str, Any] = {
@@ -231,10 +230,11 @@ class Trainer:
         listeners: list[ValidationListener] = [tracker]
         self.diagnosis = DiagnosisLog(self.config, RowFile(self.folder / FILE, update), console.print)
         logs.append(self.diagnosis)
-        name, online, shared = f"{config.name}-seed{config.seed}", list[OnlineLog](), shareable(config.model_dump())
+        name, online = f"{config.name}-seed{config.seed}", list[OnlineLog]()
         if config.training.wandb is not None:
-            online.append(wandb_log(config.training.wandb, name, shared, self.folder))
+            online.append(wandb_log(config.training.wandb, name, shareable(config.model_dump()), self.folder))
         if config.training.trackio is not None:
+            shared = shareable(config.model_dump())
             online.append(trackio_log(config.training.trackio, f"{name}-{self.folder.resolve().name}", shared))
         for one in online:
             stack.callback(one.close)
