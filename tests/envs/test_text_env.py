@@ -10,7 +10,7 @@ import pytest
 
 from groundling.envs.make import name_actions
 from groundling.envs.seeds import training_seed
-from groundling.envs.text_env import ACTIONS, GoalKey, TextEnv, TextObservation, read_text_step
+from groundling.envs.text_env import ACTIONS, GoalKey, TextEnv, TextObservation, read_success, read_text_step
 from groundling.envs.vector import TextVectorEnv
 from groundling.errors import ConfigError, RunError
 from groundling.judges.asking.quoting import fence
@@ -251,3 +251,9 @@ def test_an_env_lost_twice_at_a_step_ends_its_episode() -> None:
     assert lost and all(len(e.actions) == 2 for e in lost) and envs.incidents.cut_episodes == len(lost)
     assert envs.state_dict()[0]["incidents"]["cut_episodes"] == len(lost)
     envs.close()
+
+
+def test_a_string_is_no_success() -> None:
+    with pytest.raises(ConfigError, match=r"info\['won'\] must be True or False \(or 1 or 0\), got 'False'"):
+        read_success({"won": "False"}, otherwise=True)
+    assert read_success({"won": 30}, otherwise=True)  # an amount of money

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from groundling.cli.main import main
+from groundling.lm import LanguageModel
+from groundling.runs import Run
 from groundling.worlds.text.world import TextWorld
 from tests.thorough import some_of, thorough
 
@@ -33,6 +35,21 @@ def test_every_agent_trains_two_updates_and_is_evaluated(agent: str, tmp_path: P
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 2
     assert main(["evaluate", str(tmp_path), "--episodes", "2"]) == 0
     assert json.loads((tmp_path / "evaluation" / "held-out.json").read_text())["agents"]["trained"]["episodes"] == 2
+
+
+def test_a_run_is_evaluated_where_its_initial_model_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    LanguageModel.from_pretrained("starter").save_pretrained("own")
+    words = [*_SMALL, "model.path=own", "evaluation.baselines=[zero-shot]", "policy.args.value_hidden_sizes=[8]"]
+    assert main(["train", "text", *words, "algorithm.args.minibatch_size=8", "run_dir=run"]) == 0
+    Path("own").rename("moved")
+    capsys.readouterr()
+    assert main(["evaluate", "run", "--episodes", "2"]) == 0
+    skipped = "skipping baseline zero-shot: the initial model of the training run is missing (no model 'own'"
+    assert skipped in capsys.readouterr().err
+    assert list(Run("run").evaluate(episodes=2).figures) == ["trained"] and skipped in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("agent", thorough("mixed", "action_head", "drrn"))

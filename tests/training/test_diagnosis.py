@@ -1,4 +1,4 @@
-"""Signs that a run cannot learn, in planted metrics and in short runs."""
+"""Signs that a run does not learn, in planted metrics and in short runs."""
 
 import io
 import json
@@ -13,9 +13,10 @@ from rich.console import Console
 from groundling.algorithms.rollout import Rollout
 from groundling.cli.main import main
 from groundling.config.compose import compose
+from groundling.io.row_files import RowFile
 from groundling.policies.policy import RandomPolicy
 from groundling.reports.page import write_report
-from groundling.training.diagnosis import FILE, findings, measure
+from groundling.training.diagnosis import FILE, DiagnosisLog, findings, measure
 from groundling.training.train import train
 
 _UNIFORM = math.log(6)
@@ -61,7 +62,7 @@ def _found(changes: dict[str, Any], *overrides: str) -> list[tuple[str, ...]]:
         ),
         ({"equal_rewards": 1.0}, [], "all rewards are equal", "40 episodes, reward env", "cloning.episodes"),
         ({"equal_groups": 0.95}, ["world.group_size=8"], "groups", "95% of the groups of 8", "world.group_size=16"),
-        ({"grad_norm": 90.0}, [], "gradients explode", "norm 90, clipped to 0.5", "scale"),
+        ({"grad_norm": 900.0}, [], "gradients explode", "norm 900, clipped to 0.5", "scale"),
         ({"grad_norm": 1e-9}, [], "gradients vanish", "norm 1e-09", "temperature"),
         (
             {"information": 0.001, "mean_entropy": 0.8, "largest_share": 0.85},
@@ -99,6 +100,8 @@ def test_a_planted_symptom_is_found_alone(
     [
         ({}, []),
         ({"entropy": 0.05, "success_rate": 0.97}, []),  # solved
+        ({"grad_norm": 441.0}, []),  # clipped, and learns
+        ({"grad_norm": 3000.0, "value_loss": 44_000.0}, []),  # of a critic that learns large returns
         ({"equal_rewards": 1.0, "episodes": 3}, []),  # too few episodes have ended
         ({"learning_rate": 1e-6}, ["model.dtype=bfloat16", "model.lora={r: 8}"]),  # adapters use float32
         ({"approx_kl": 0.0}, ["algorithm.args.minibatch_size=1280", "algorithm.args.epochs=1"]),  # one minibatch
@@ -161,6 +164,7 @@ def stuck(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 def test_a_stuck_run_is_diagnosed_once_in_the_terminal(stuck: tuple[Path, str]) -> None:
     folder, shown = stuck
     assert shown.count("the policy hardly explores") == 1 and "policy.args.temperature=0.002" in shown
+    assert "step 16/24 · no episode has ended, reward per step 0.00 · " in shown
     assert shown.index("step 16/24") < shown.index("hardly explores") < shown.index("step 24/24")
     rows = [json.loads(line) for line in (folder / FILE).read_text().splitlines()]
     assert [row["update"] for row in rows] == [1, 2] and rows[0]["largest_share"] > 0.3
@@ -173,9 +177,79 @@ def test_a_stuck_run_is_diagnosed_by_the_command_and_the_report(
     monkeypatch.setenv("COLUMNS", "200")
     assert main(["diagnose", str(folder)]) == 0
     assert "the policy hardly explores" in capsys.readouterr().out
-    assert "the policy hardly explores" in write_report([folder], folder / "report.html").read_text()
+    page = write_report([folder], folder / "report.html").read_text()
+    assert '<td class="wide">the policy hardly explores</td>' in page
+    assert (
+        '<div class="scroll plot">' not in page.partition("Learning curve")[2].partition("</section>")[0]
+    )  # it scales
     (folder / FILE).unlink()
     rows = [{**json.loads(line), "entropy": 1.0} for line in (folder / "metrics.jsonl").read_text().splitlines()]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert main(["diagnose", str(folder)]) == 0
     assert "nothing found in updates 1 to 2: entropy 1" in capsys.readouterr().out
+
+
+def _rows(returns: list[float], spread: float = 0.3, highest: float = 1.0, step: int = 1280) -> list[dict[str, Any]]:
+    return [
+        {
+            "update": i,
+            "step": i * step,
+            "episodes": 40 * i,
+            "episode_length_max": 64,
+            "return_mean": one,
+            "return_std": spread,
+            "return_min": 0.0,
+            "return_max": highest,
+        }
+        for i, one in enumerate(returns, 1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("experiment", "rows", "symptom", "evidence", "change"),
+    [
+        ("text", _rows([0.5, 0.4, 0.3, 0.2, 0.1]), "return fell", "0.5 in the first 40 episodes, 0.1", "a lower"),
+        ("text", _rows([0.95, 0.9, 0.8, 0.7, 0.6]), "return fell", "-0.48 to -0.22", "a lower"),  # from near the top
+        ("text", _rows([0.2, 0.3, 0.2, 0.3, 0.25]), "return did not clearly rise", "-0.081 to 0.18", "training.steps"),
+        ("text", _rows([0.0] * 10, 0.0, 0.0), "return did not clearly rise", "0 in the last 80", "training.steps"),
+        ("writing", _rows([0.2] * 5), "reward did not clearly rise", "0.2 in the first 40 texts", "training.steps"),
+    ],
+)
+def test_a_return_that_does_not_rise_is_found(
+    experiment: str, rows: list[dict[str, Any]], symptom: str, evidence: str, change: str
+) -> None:
+    ((found, shown, advice),) = findings(
+        _HEALTHY | {"rows": rows}, compose(experiment, ["world.num_envs=8"] if experiment == "text" else [])
+    )
+    assert symptom in found and evidence in shown and change in advice
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        _rows([0.2, 0.2, 0.3, 0.4, 0.4]),
+        _rows([0.9, 0.92, 0.88, 0.9, 0.9]),  # near the top from the start
+        _rows([0.5, 0.4, 0.3, 0.2]),  # too few updates
+        [row | {"episodes": row["update"]} for row in _rows([0.5, 0.4, 0.3, 0.2, 0.1])],  # too few episodes
+        [row | {"return_mean": None} for row in _rows([0.0] * 10)],  # no episode has ended
+        _rows([0.9, 0.9, 0.9, 0.9, 0.2, 0.2, 0.3, 0.4, 0.5], step=100),  # at first, only short episodes have ended
+    ],
+)
+def test_a_return_that_rises_or_is_unknown_is_not_found(rows: list[dict[str, Any]]) -> None:
+    assert findings(_HEALTHY | {"rows": rows}, compose("text", ["world.num_envs=8"])) == []
+
+
+def test_a_return_that_does_not_rise_is_reported_at_the_end(tmp_path: Path) -> None:
+    shown = io.StringIO()
+    console = Console(file=shown, width=80)
+    config = compose("text", ["world.num_envs=8", "training.steps=6400"])
+    log = DiagnosisLog(config, RowFile(tmp_path / FILE, 0), console.print)
+    with (tmp_path / "metrics.jsonl").open("w", buffering=1) as file:
+        for row in _rows([0.5, 0.4, 0.3, 0.2, 0.1]):
+            assert not shown.getvalue()
+            file.write(json.dumps(row) + "\n")
+            log.log(row)
+    line = (
+        "the return fell: 0.5 in the first 40 episodes, 0.1 in the last 40, 95% interval of the change -0.53 to -0.27"
+    )
+    assert shown.getvalue() == f"{line}; try a lower algorithm.args.learning_rate\n"

@@ -1,5 +1,6 @@
 """Runs that learn from preferences between texts: DPO and KTO."""
 
+import io
 import json
 import math
 import shutil
@@ -159,7 +160,9 @@ def test_a_report_shows_what_was_learned_and_a_missing_initial_model_is_named(
     pairs, start = f"world.args={{path:{tmp_path / 'pairs.jsonl'},fractions:[0.4,0.2,0.4]}}", tmp_path / "start"
     shutil.copytree(config(algorithm).model.path, start)
     made = config(algorithm, pairs, f"model.path={start}")
-    train(made, Console(quiet=True))
+    shown = io.StringIO()
+    train(made, Console(file=shown, width=120))
+    assert " · accuracy " in shown.getvalue() and "no episode" not in shown.getvalue()
     page = write_report([Path(made.run_dir)], tmp_path / "report.html").read_text()
     assert "Mean return" not in page and "agrees with the preference or label" in page
     run = read_run(Path(made.run_dir))
@@ -169,9 +172,20 @@ def test_a_report_shows_what_was_learned_and_a_missing_initial_model_is_named(
         RunError, match=f"{algorithm} is measured relative to the initial model, which is missing .no mod"
     ):
         Run(made.run_dir).evaluate()
+    settings = Path(made.run_dir) / "config.yaml"  # of a run whose model was given by a name in another folder
+    settings.write_text(settings.read_text().replace(f"path: {start}", "path: no-such-folder"))
+    with pytest.raises(RunError, match=f"{algorithm} is measured .* missing .no model 'no-such-folder'"):
+        Run(made.run_dir).evaluate()
     figures = Run(made.run_dir).evaluate(overrides=["evaluation.metrics=[{id: rouge}]"]).figures
     assert "is measured relative to the initial model, which is missing" in capsys.readouterr().err
     assert figures["trained"]
+
+
+def test_texts_with_labels_are_for_kto(config: Callable[..., Config], tmp_path: Path) -> None:
+    path = tmp_path / "labels.jsonl"
+    path.write_text("".join(f'{{"prompt": "{i}", "completion": "a", "label": true}}\n' for i in range(8)))
+    with pytest.raises(ConfigError, match="for a text with a label, use `groundling train kto`"):
+        train(config("dpo", f"world.args={{path: {path}}}"), Console(quiet=True))
 
 
 @pytest.mark.parametrize("algorithm", ["dpo", "kto"])

@@ -76,7 +76,7 @@ def _collect_episodes(arguments: argparse.Namespace, target: "Target") -> int:
             arguments.output,
             only_success=arguments.only_success,
             validation_fraction=arguments.validation,
-            on_episode=on_agent(target.agent),
+            on_episode=on_agent(arguments.agent),
         )
     summary = (
         f"{collected.transitions:,} transitions from {collected.kept:,} episodes (of {collected.episodes:,} played)"

@@ -11,7 +11,7 @@ def add_parser(commands: Commands) -> None:
         commands,
         "diagnose",
         run,
-        "look for signs in a run's first updates that it cannot learn, and suggest what to change first",
+        "look for signs that a run does not learn, and suggest what to change first",
         examples="""
         groundling diagnose runs/demo
         """,
@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not figures:
         console.print(f"{folder}: no update is finished yet")
     elif found := findings(figures, config):
-        console.print(table_of(found, f"signs that {folder} cannot learn"))
+        console.print(table_of(found, f"signs that {folder} does not learn"))
     else:
         shown = ", ".join(f"{name} {figures[name]:.3g}" for name in SHOWN if name in figures)
         console.print(f"nothing found in updates 1 to {UPDATES}: {shown}", soft_wrap=True)

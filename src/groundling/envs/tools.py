@@ -82,7 +82,8 @@ class ToolEnv(gymnasium.Env[str, str]):
         if not isinstance(action, str):
             raise ConfigError(f"an action must be a string with calls or the final answer, got {action!r:.80}")
         self._turns += 1
-        texts = _find_calls(action)
+        # Calls are between tags, or the whole text is one; any other text is the final answer.
+        texts = _TAGGED.findall(action) or ([action] if action.lstrip().startswith(("{", "[{")) else [])
         results = [result for text in texts for result in self._results(text)]
         results = [_readable(result, _RESULTS // len(results)) for result in results]
         ended = not texts or self._is("done")
@@ -183,11 +184,6 @@ def _readable(result: str, most: int) -> str:
     """Replace characters that UTF-8 cannot encode, and cut the result off after ``most`` characters."""
     shown = result[:most].encode("utf-8", "replace").decode()
     return shown if len(result) <= most else f"{shown}… (cut off: {most:,} of {len(result):,} characters)"
-
-
-def _find_calls(text: str) -> list[str]:
-    """Return the JSON of each call in a text, which is between tags or the whole text; [] for a final answer."""
-    return _TAGGED.findall(text) or ([text] if text.lstrip().startswith(("{", "[{")) else [])
 
 
 def _parse(text: str) -> list[Any]:

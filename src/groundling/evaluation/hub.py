@@ -11,12 +11,7 @@ from groundling.io.documents import read_object
 from groundling.lm.load.model_files import is_offline
 from groundling.training import checkpoint
 
-_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-
-
-def is_id(name: str) -> bool:
-    """Return True if the name has the form of a repository id, OWNER/NAME."""
-    return _ID.fullmatch(name) is not None
+ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")  # of a repository: OWNER/NAME
 
 
 def fetch(repository: str, revision: str | None = None) -> Path:

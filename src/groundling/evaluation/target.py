@@ -13,7 +13,8 @@ from groundling.config.schema import Config
 from groundling.errors import ConfigError, GroundlingError, RunError, unknown, warn_caller
 from groundling.evaluation import hub
 from groundling.fields import FixedByTraining, NoEffectOnResults, annotation, flat
-from groundling.lm.load.model_files import resolve
+from groundling.lm.load.model import load_config
+from groundling.lm.load.model_files import Source, resolve
 from groundling.policies.policy import Policy, has_model
 from groundling.registry import naming_modules
 from groundling.training import checkpoint
@@ -64,7 +65,8 @@ class Target:
 
     def heading(self, suite: str, count: int) -> str:
         """Return a table's heading: the world, the suite, the number of episodes, and the overridden settings."""
-        parts = [self.under(suite).world.spec.name, suite, f"{count} {self.world.presentation.episodes}"]
+        unit = self.world.presentation.episodes.removesuffix("s" if count == 1 else "")
+        parts = [self.under(suite).world.spec.name, suite, f"{count} {unit}"]
         changes = [] if self.checkpoint is None else self.changes
         return " · ".join([*parts, *(one for one in changes if not one.startswith("evaluation.baselines"))])
 
@@ -123,7 +125,8 @@ class Target:
         if not getattr(algorithms.get(config.algorithm.id), "needs_reference", False):
             return None
         try:
-            resolve(config.model.path)
+            if not Path(place := resolve(config.model.path)).exists():
+                load_config(Source(place, config.model.revision))
         except GroundlingError as error:
             lacks = f"{config.algorithm.id} is measured relative to the initial model, which is missing ({error})"
             if not (getattr(config.evaluation, "metrics", ()) or config.reward):
@@ -143,15 +146,14 @@ class Target:
             loaded = checkpoint.latest(self.run_dir / CLONE / "checkpoints", warn_caller)
             if loaded is None:
                 raise CannotPlay(f"the clone's run, {self.run_dir / CLONE}, is missing")
-        if agent == "zero-shot" and self.checkpoint is not None and has_model(config.policy.id):
-            try:
-                resolve(config.model.path)
-            except GroundlingError as error:
-                raise CannotPlay(f"the initial model of the training run is missing ({error})") from error
+        world = world_of(config, loaded)
         with naming_modules(config.imports, self.run_dir, config.objects):
-            return make_policy(
-                config.policy, config.model, config.algorithm, world_of(config, loaded), learns=with_reference
-            )
+            try:
+                return make_policy(config.policy, config.model, config.algorithm, world, learns=with_reference)
+            except GroundlingError as error:
+                if agent != "zero-shot" or self.checkpoint is None or not has_model(config.policy.id):
+                    raise
+                raise CannotPlay(f"the initial model of the training run is missing ({error})") from error
 
 
 def _key(override: str) -> str:
@@ -238,7 +240,7 @@ def _trained(target: Target, path: Path, results: Path | None, warn: Callable[[s
 
 def _is_on_hub(name: str) -> bool:
     """Return True if no local file has this name and a hub repository could have it."""
-    if not hub.is_id(name) or Path(name).exists():
+    if hub.ID.fullmatch(name) is None or Path(name).exists():
         return False
     if Path(name).parent.is_dir():
         raise ConfigError(

@@ -48,8 +48,10 @@ class Diversity(LexicalMetric):
 
     def measure(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> Figures:
         texts = [[word.lower() for word in words(text)] for text in generations]
-        is_punctuation = _PUNCTUATION.__contains__ if self.compat else _is_punctuation
-        bare = [[word for word in text if not is_punctuation(word)] for text in texts]
+        marks = {*_PUNCTUATION}
+        if not self.compat:  # also a single punctuation character in any script
+            marks |= {w for text in texts for w in text if len(w) == 1 and unicodedata.category(w)[0] == "P"}
+        bare = [[word for word in text if word not in marks] for text in texts]
         figures = {
             f"msttr-{self.window_size}": _msttr(texts, self.window_size),
             f"msttr-{self.window_size}_nopunct": _msttr(bare, self.window_size),
@@ -57,11 +59,6 @@ class Diversity(LexicalMetric):
         figures |= _lengths(texts) | _ngram_figures(texts)
         figures |= {f"{name}-nopunct": figure for name, figure in (_lengths(bare) | _ngram_figures(bare)).items()}
         return {f"diversity_metrics/{name}": MetricResult(float(figure)) for name, figure in figures.items()}
-
-
-def _is_punctuation(word: str) -> bool:
-    """Return True for a single punctuation character in any script."""
-    return word in _PUNCTUATION or (len(word) == 1 and unicodedata.category(word)[0] == "P")
 
 
 def _msttr(texts: Sequence[Sequence[str]], size: int) -> float:

@@ -14,7 +14,7 @@ from groundling.errors import ConfigError
 from groundling.fields import Ge, OnlyWith
 from groundling.lm import ActionHead, LanguageModel, Prompts, ValueHead
 from groundling.policies import arguments
-from groundling.policies.policy import policies, read_vector
+from groundling.policies.policy import policies, read_tensors
 from groundling.policies.prompt_policy import LanguageModelPolicy, Reference
 
 _CALIBRATION_BATCH = 32
@@ -106,7 +106,13 @@ class ActionTextPolicy(LanguageModelPolicy):
     def load_weights(self, folder: Path) -> None:
         super().load_weights(folder)
         if self.calibration:
-            self._means = read_vector(folder / "calibration.safetensors", "means").to(self.device)
+            file = folder / "calibration.safetensors"
+            means = read_tensors(file).get("means")
+            if means is None or means.ndim != 1 or means.dtype != torch.float32 or not means.isfinite().all():
+                raise ConfigError(
+                    f"{file} is damaged: means is not a finite float32 vector; restore the original file"
+                )
+            self._means = means.to(self.device)
 
     def _score(self, lm: LanguageModel, observations: Sequence[TextObservation]) -> tuple[Tensor, Tensor]:
         return self.score_texts(lm, self.read(observations), [o.actions for o in observations])

@@ -1,7 +1,6 @@
 """Motif's NetHack agent: convolutions over the map around the hero, a message encoder, and a recurrent memory."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter
@@ -102,17 +101,6 @@ class NetHackPolicy(RecurrentPolicy):
         self.actor = nn.Linear(hidden_size, num_actions)
         self.critic = nn.Linear(hidden_size, 1)
         self.apply(_initialize)
-        self._cache: dict[bytes, Tensor] | None = None  # image features, keyed by window
-
-    @contextmanager
-    def unchanged(self) -> Iterator[None]:
-        """Within this context, compute the features of each window only once, without gradients."""
-        # With an agent that moves at random, three out of five windows are the same as in the previous step.
-        self._cache = {}
-        try:
-            yield
-        finally:
-            self._cache = None
 
     @property
     def device(self) -> torch.device:

@@ -1,8 +1,8 @@
 """The policy interface: acting, and evaluating stored actions with gradients."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -16,13 +16,13 @@ from torch.nn.utils.rnn import pad_sequence
 
 from groundling.envs.text_env import Offer, TextObservation, WorldSpec
 from groundling.errors import ConfigError
-from groundling.lm.language_model import Among
+from groundling.lm.language_model import Among, LanguageModel
 from groundling.registry import Registry, provided
 
 
 def read_into(weights: dict[str, Tensor], file: Path) -> None:
     """Copy a safetensors file's tensors into ``weights``; raise `ConfigError` if names or shapes differ."""
-    saved = _load(file)
+    saved = read_tensors(file)
     theirs, ours = ({name: tuple(one.shape) for name, one in of.items()} for of in (saved, weights))
     for name in sorted(theirs.keys() | ours.keys()):
         if theirs.get(name) != ours.get(name):
@@ -35,15 +35,8 @@ def read_into(weights: dict[str, Tensor], file: Path) -> None:
             weight.copy_(saved[name])
 
 
-def read_vector(file: Path, name: str) -> Tensor:
-    """Return a finite float32 vector of any length from a safetensors file; raise `ConfigError` if it is invalid."""
-    vector = _load(file).get(name)
-    if vector is None or vector.ndim != 1 or vector.dtype != torch.float32 or not vector.isfinite().all():
-        raise ConfigError(f"{file} is damaged: {name} is not a finite float32 vector; restore the original file")
-    return vector
-
-
-def _load(file: Path) -> dict[str, Tensor]:
+def read_tensors(file: Path) -> dict[str, Tensor]:
+    """Read a safetensors file; raise `ConfigError` if it is damaged or missing."""
     try:
         return load_file(file)
     except (SafetensorError, FileNotFoundError) as error:
@@ -231,6 +224,7 @@ class Policy(nn.Module, ABC):
     """Length of a `Segment`: the number of steps to backpropagate through."""
     needs: ClassVar[frozenset[Offer]] = frozenset()
     """The parts of an observation that the policy reads. If empty, it can act in any world."""
+    _cache: dict[Any, Any] | None = None
     trainable: ClassVar[bool] = True
     weights_file: ClassVar[str] = "policy.safetensors"
     has_value_head: ClassVar[bool] = False
@@ -306,9 +300,14 @@ class Policy(nn.Module, ABC):
         """Return the log-probabilities of actions under the KL penalty's reference, float32 ``(batch,)``, or None."""
         return None
 
-    def unchanged(self) -> AbstractContextManager[None]:
-        """Return a context in which the weights do not change, so results may be cached."""
-        return nullcontext()
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Return a context in which the weights do not change, so results may be cached in ``self._cache``."""
+        self._cache = {}
+        try:
+            yield
+        finally:
+            self._cache = None
 
     def figures(self) -> dict[str, float]:
         """Return metrics to log after each rollout."""
@@ -324,7 +323,9 @@ class Policy(nn.Module, ABC):
         return {self.weights_file: weights} if weights else {}
 
     def save_pretrained(self, folder: Path) -> None:
-        """Write the weights into ``folder`` as safetensors."""
+        """Write the weights, and the language model ``self.lm`` if there is one, into ``folder`` as safetensors."""
+        if isinstance(lm := getattr(self, "lm", None), LanguageModel):
+            lm.save_pretrained(folder)
         for name, weights in self.weight_files().items():
             save_file(weights, folder / name)
 

@@ -1,9 +1,8 @@
 """Policies that read a prompt and choose among the admissible actions."""
 
 from abc import abstractmethod
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -117,7 +116,6 @@ class PromptPolicy(Policy):
     ) -> None:
         super().__init__()
         self._reader = PromptReader(prompt, language, replacements, system)
-        self._cache: dict[Hashable, tuple[Tensor, Tensor]] | None = None
 
     @abstractmethod
     def forward(self, observations: Sequence[TextObservation]) -> tuple[Tensor, Tensor]:
@@ -165,14 +163,6 @@ class PromptPolicy(Policy):
             pad_sequence([row for row, _ in rows], batch_first=True, padding_value=-torch.inf),
             torch.stack([value for _, value in rows]),
         )
-
-    @contextmanager
-    def unchanged(self) -> Iterator[None]:
-        self._cache = {}
-        try:
-            yield
-        finally:
-            self._cache = None
 
     def read(self, observations: Sequence[TextObservation], prompts: Sequence[str] | None = None) -> Prompts:
         """Return prompts as strings, or token ids of conversations; ``prompts`` overrides each episode's prompt id."""
@@ -255,7 +245,3 @@ class LanguageModelPolicy(PromptPolicy):
 
     def weight_files(self) -> dict[str, dict[str, Tensor]]:
         return {"value_head.safetensors": self.value_head.state_dict()}
-
-    def save_pretrained(self, folder: Path) -> None:
-        self.lm.save_pretrained(folder)
-        super().save_pretrained(folder)

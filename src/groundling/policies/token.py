@@ -1,7 +1,6 @@
 """A language model that generates texts: each token is an action, each text an episode (RL4LMs, arXiv 2210.01241)."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -257,11 +256,6 @@ class TokenPolicy(TokenMask, Policy):
             Work(len(text.prompt) + text.length, text.prompt if len(text.prompt) >= WORTH_SHARING else index)
             for index, text in enumerate(observations)
         ]
-
-    def save_pretrained(self, folder: Path) -> None:
-        """Write the language model into ``folder``, with ``value.safetensors`` and ``mask.safetensors``."""
-        self.lm.save_pretrained(folder)
-        super().save_pretrained(folder)
 
     def weight_files(self) -> dict[str, dict[str, Tensor]]:
         """Return the trained weights of the value function and the mask; the rest are the language model's."""

@@ -198,6 +198,7 @@ def model_card(target: Target, license: str | None = None, repository: str | Non
             for name, evaluation in evaluations.items()
         ],
         is_language_model=is_language_model,
+        license=head.license,
     )
     return str(ModelCard(shareable(f"---\n{head.to_yaml()}\n---\n\n{body}")))
 

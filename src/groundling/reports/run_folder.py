@@ -22,7 +22,7 @@ from groundling.io.documents import read_json, read_lines
 from groundling.io.row_files import read_rows
 from groundling.policies.policy import has_model, policies
 from groundling.training.build import world_of
-from groundling.training.diagnosis import Finding, diagnose
+from groundling.training.diagnosis import Finding, examined, findings
 from groundling.training.tracking import read_metrics
 from groundling.worlds import World, kind
 from groundling.worlds.episode import EpisodeView, Frame, ProbeHistory, ReportTable, number
@@ -82,8 +82,8 @@ class RunFolder:
 
     @cached_property
     def findings(self) -> list[Finding]:
-        """Signs in the first updates that the run cannot learn."""
-        return diagnose(self.run_dir, self.config)
+        """Signs that the run does not learn."""
+        return findings(examined(self.run_dir), self.config)
 
     @property
     def has_model(self) -> bool:

@@ -1,4 +1,4 @@
-"""Signs in the first updates that a run cannot learn, with the first setting to change."""
+"""Signs that a run does not learn, in its first updates and in its returns, with the first setting to change."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from rich.table import Table
 
@@ -16,7 +17,7 @@ from groundling.io.row_files import RowFile, read_rows
 from groundling.policies.policy import Policy, Turn, policies
 from groundling.policies.prompt_policy import LanguageModelPolicy
 from groundling.registry import named_parameters
-from groundling.training.tracking import METRICS
+from groundling.training.tracking import read_metrics
 
 UPDATES = 2  # Number of updates that are examined
 FILE = "diagnosis.jsonl"  # File with their measurements, in the run's folder
@@ -24,21 +25,23 @@ _OBSERVATIONS = 64  # Number of observations for which the action probabilities 
 _LOW_ENTROPY, _LOW_TOKEN_ENTROPY = 0.1, 0.05  # As a fraction of the uniform distribution's; in nats per token
 _SUCCESS = 0.95  # A policy that succeeds this often may have a low entropy
 _SAME_EVERYWHERE, _UNIFORM = 0.01, 0.9  # Dependence on the observation, and entropy of the mean, relative to uniform
-_CLIPPED, _VANISHED = 100.0, 1e-7  # Gradient norm relative to max_grad_norm, and absolute
+_CLIPPED, _VANISHED = 1000.0, 1e-7  # Gradient norm relative to max_grad_norm and the critic's error, and absolute
 _STILL, _TORN = 1e-5, 0.5  # approx_kl if a policy hardly moves, and if an update replaces it
 _MOST = 0.9  # Share of groups that counts as most
 _EPISODES = 10  # Minimum number of finished episodes for comparing rewards
+_PARTS, _PART_EPISODES = 5, 30  # The returns' first and last fifth are compared if each has this many episodes
+_NEAR_TOP = 0.8  # A policy that starts this close to the highest return may stay there
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}  # Less precise than float32
 _WEIGHT = 0.02  # Typical size of a language model's weight
 
 SHOWN = ("return_mean", "success_rate", "entropy", "uniform_entropy", "approx_kl", "grad_norm", "equal_groups")
 """The metrics to show if no signs are found."""
 Figures = Mapping[str, Any]
-"""Means of the metrics and measurements of the first updates; missing values are omitted."""
+"""Means of the metrics and measurements of the first updates, without missing values, and all ``rows``."""
 
 
 class Finding(NamedTuple):
-    """A sign that a run cannot learn."""
+    """A sign that a run does not learn."""
 
     symptom: str
     evidence: str
@@ -73,42 +76,36 @@ def measure(policy: Policy, rollout: Rollout, num_actions: int | None) -> dict[s
 
 @dataclass
 class DiagnosisLog:
-    """Writes measurements of the first updates to a run's ``diagnosis.jsonl``, and shows the findings once."""
+    """Writes measurements of the first updates to a run's ``diagnosis.jsonl``, and shows each finding once."""
 
     config: Config
     file: RowFile
-    show: Callable[[Table], None]
+    show: Callable[..., None]
     measures: Mapping[str, float] = field(default_factory=dict)  # Those of the next update to log
 
     def log(self, row: dict[str, Any]) -> None:
-        if row["update"] > UPDATES:
-            return
-        self.file.append({"update": row["update"], "step": row["step"], **self.measures})
         folder = self.file.path.parent
-        if row["update"] == UPDATES and (found := diagnose(folder, self.config)):
+        if row["update"] <= UPDATES:
+            self.file.append({"update": row["update"], "step": row["step"], **self.measures})
+        if row["update"] == UPDATES and (found := findings(examined(folder), self.config)):
             self.show(table_of(found, f"signs that this run cannot learn (groundling diagnose {folder})"))
+        if row["step"] >= self.config.training.steps and (trend := _trend(examined(folder), self.config)):
+            self.show(f"{trend.symptom}: {trend.evidence}; try {trend.change}", highlight=False, soft_wrap=True)
 
 
 def examined(folder: Path) -> Figures:
     """Return means over a run's first updates, the number of episodes that ended in them, and the number of steps (or
-    tokens) per update; empty before the first update.
+    tokens) per update, and all rows of metrics; empty before the first update.
     """
-    measures = {row["update"]: row for row in read_rows(folder / FILE)}
-    rows = [one | measures.get(one["update"], {}) for one in read_rows(folder / METRICS, consecutive=True)[:UPDATES]]
+    measures, all_rows = {row["update"]: row for row in read_rows(folder / FILE)}, read_metrics(folder)
+    rows = [one | measures.get(one["update"], {}) for one in all_rows[:UPDATES]]
     present = {name: [row[name] for row in rows if row.get(name) is not None] for row in rows for name in row}
     figures = {name: values[-1] if name == "episodes" else fmean(values) for name, values in present.items() if values}
-    if rows:
-        figures["steps"] = rows[-1]["step"] / len(rows)
-    return figures
-
-
-def diagnose(folder: Path, config: Config) -> list[Finding]:
-    """Return the `findings` for a run's folder."""
-    return findings(examined(folder), config)
+    return figures | {"steps": rows[-1]["step"] / len(rows), "rows": all_rows} if rows else {}
 
 
 def findings(figures: Figures, config: Config) -> list[Finding]:
-    """Return the signs that a run cannot learn, starting with the likeliest cause."""
+    """Return the signs that a run does not learn, starting with the likeliest cause."""
     found = [check(figures, config) for check in _CHECKS]
     return [one for one in found if one is not None]
 
@@ -212,7 +209,7 @@ def _gradients(figures: Figures, config: Config) -> Finding | None:
     norm, most = figures.get("grad_norm"), config.algorithm.args.get("max_grad_norm", 0.5)
     if (
         norm is None
-        or _VANISHED <= norm <= _CLIPPED * most
+        or _VANISHED <= norm <= _CLIPPED * most * max(1.0, figures.get("value_loss", 0.0)) ** 0.5
         or 1 in (figures.get("equal_rewards"), figures.get("equal_groups"))
     ):
         return None
@@ -222,4 +219,35 @@ def _gradients(figures: Figures, config: Config) -> Finding | None:
     return Finding("gradients explode", evidence, "the scale of the rewards, such as reward.env.args.scale=0.01")
 
 
-_CHECKS = (_rewards, _groups, _movement, _entropy, _prior, _rounding, _gradients)
+def _trend(figures: Figures, config: Config) -> Finding | None:
+    """Compare the mean returns of the first and last updates; the interval is that of independent episodes."""
+    rows, before, ended = figures.get("rows", []), 0, []
+    is_text = hasattr(config.world, "texts_per_prompt")
+    longest = 0 if is_text else max((row.get("episode_length_max") or 0 for row in rows), default=0)
+    for row in rows:
+        count, before = row.get("episodes", 0) - before, row.get("episodes", 0)
+        # Until the longest episodes have ended, the mean is that of short ones, which succeed more often.
+        if count and row.get("return_mean") is not None and row["step"] >= longest * config.world.num_rows:
+            ended.append((count, *(row[f"return_{name}"] for name in ("mean", "std", "min", "max"))))
+    if not (size := len(ended) // _PARTS):
+        return None
+    parts = []
+    for part in (ended[:size], ended[-size:]):
+        counts, means, stds = np.array(part)[:, :3].T
+        mean, total = np.average(means, weights=counts), counts.sum()
+        parts.append((mean, counts @ (stds**2 + (means - mean) ** 2) / total**2, int(total)))
+    (first, first_error, num_first), (last, last_error, num_last) = parts
+    change, half = last - first, 1.96 * math.sqrt(first_error + last_error)
+    low, high = min(one[3] for one in ended), max(one[4] for one in ended)
+    is_near_top = first > low + _NEAR_TOP * (high - low) or low == high > 0
+    if min(num_first, num_last) < _PART_EPISODES or change > half or (is_near_top and change >= -half):
+        return None
+    name, unit = ("reward", "texts") if is_text else ("return", "episodes")
+    evidence = f"{first:.3g} in the first {num_first} {unit}, {last:.3g} in the last {num_last}"
+    evidence += f", 95% interval of the change {change - half:.2g} to {change + half:.2g}"
+    if change < -half:
+        return Finding(f"the {name} fell", evidence, "a lower algorithm.args.learning_rate")
+    return Finding(f"the {name} did not clearly rise", evidence, "more training.steps, or a higher learning_rate")
+
+
+_CHECKS = (_rewards, _groups, _movement, _entropy, _prior, _rounding, _gradients, _trend)

@@ -81,7 +81,7 @@ class Trainer:
         self.local_rows = self.processes.share(config.world.num_rows)  # the envs or texts of this process
         self.collector = self.world.collector(self.policy, self.algorithm, self.local_rows)
         self.shaped = ShapedReturns(config.world.num_rows)
-        self.diagnosis: DiagnosisLog | None = None  # of the first updates, in the main process
+        self.diagnosis: DiagnosisLog | None = None  # in the main process, whose measures would block sharded layers
         self.rows_digest: str | None = None  # Digest of the metrics up to the checkpoint to resume from
         try:
             if (epochs := config.training.epochs) is not None:
@@ -128,7 +128,7 @@ class Trainer:
         shaped = {}
         if rollout.kl is not None and not rollout.sequences and isinstance(self.algorithm, OnPolicy):
             shaped = self.shaped.add(rollout, self.algorithm.kl.rewards(rollout))
-        if self.diagnosis is not None and self.counters.update < UPDATES:
+        if self.diagnosis is not None and self.shards is None and self.counters.update < UPDATES:
             self.diagnosis.measures = measure(self.policy, rollout, self.world.spec.num_actions)
         progress.phase("learning")
         algorithm, policy = f"algorithm {self.config.algorithm.id!r}", f"policy {self.config.policy.id!r}"
@@ -142,6 +142,9 @@ class Trainer:
         parts = rollout.part_means()
         # The displayed return is the env's if it provides a reward; the progress bar also shows the other rewards.
         others = {k: v for k, v in parts.items() if "env" in self.world.spec.evidence and k != "reward/env"}
+        others |= {name: figures[name] for name in ("accuracy",) if name in figures}  # of preferences
+        if not self.counters.episodes and not {"accuracy", "probability"} & figures.keys():  # unlike when cloning
+            others["no episode has ended, reward per step"] = rollout.rewards.mean().item()
         progress.finish_update(episodes, self.counters.step, others)
         row: dict[str, Any] = {
             "update": self.counters.update,
@@ -225,13 +228,11 @@ class Trainer:
         stack.callback(tracker.close)
         logs: list[Log] = [tracker, SampleLog(self.collector, self.folder, update, last_step)]
         listeners: list[ValidationListener] = [tracker]
-        if update < UPDATES and self.shards is None:  # the other processes would wait at a sharded layer
-            self.diagnosis = DiagnosisLog(config, RowFile(self.folder / FILE, update), console.print)
-            logs.append(self.diagnosis)
+        self.diagnosis = DiagnosisLog(self.config, RowFile(self.folder / FILE, update), console.print)
+        logs.append(self.diagnosis)
         name, online = f"{config.name}-seed{config.seed}", list[OnlineLog]()
         if config.training.wandb is not None:
-            shared = shareable(config.model_dump())
-            online.append(wandb_log(config.training.wandb, name, shared, self.folder))
+            online.append(wandb_log(config.training.wandb, name, shareable(config.model_dump()), self.folder))
         if config.training.trackio is not None:
             shared = shareable(config.model_dump())
             online.append(trackio_log(config.training.trackio, f"{name}-{self.folder.resolve().name}", shared))

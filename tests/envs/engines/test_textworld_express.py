@@ -10,6 +10,7 @@ import pytest
 
 from groundling.cli.main import main
 from groundling.envs.checking import check_env
+from groundling.envs.engines import textworld_express
 from groundling.envs.seeds import held_out_seed
 from groundling.errors import ConfigError
 from tests.thorough import THOROUGH, thorough
@@ -69,6 +70,15 @@ def test_unknown_games_and_options_are_errors() -> None:
     ):
         with pytest.raises(ConfigError, match=wanted):
             gymnasium.make(ID, **args)
+
+
+def test_a_refused_env_stops_its_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Any] = []
+    start = textworld_express.start_java
+    monkeypatch.setattr(textworld_express, "start_java", lambda *args: started.append(start(*args)) or started[-1])
+    with pytest.raises(ConfigError, match="cannot load sorting"):
+        gymnasium.make(ID, game="sorting", params={"rooms": 3})
+    assert started[0].java_process.poll() is not None
 
 
 @THOROUGH

@@ -67,7 +67,7 @@ def test_references_may_be_lists_or_missing(tmp_path: Path) -> None:
 
 @settings(deadline=None)
 @given(
-    count=st.integers(0, 40),
+    count=st.integers(1, 40),
     shares=st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(0, 5)).filter(any),
     seed=st.integers(0, 9),
 )
@@ -159,7 +159,7 @@ def test_pools_without_files_read_only_measured_splits() -> None:
 
 def test_broken_files_are_errors(tmp_path: Path) -> None:
     good = str(_write(tmp_path, "jsonl", ROWS))
-    with pytest.raises(GroundlingError, match=r"row train_0: unknown column 'prompt'.*answer, key, question"):
+    with pytest.raises(GroundlingError, match=r"\.jsonl:\d+: unknown column 'prompt'.*answer, key, question"):
         pools.create("jsonl", path=good).prepare("train")
     with pytest.raises(ConfigError, match="there is no file nowhere"):
         pools.create("jsonl", path="nowhere.jsonl").prepare("train")
@@ -175,7 +175,10 @@ def test_broken_files_are_errors(tmp_path: Path) -> None:
     with pytest.raises(GroundlingError, match=r"broken\.jsonl:1 is not a JSON object"):
         pools.create("jsonl", path={"train": str(broken)}).prepare("train")
     broken.write_text('{"prompt": 7}\n')
-    with pytest.raises(GroundlingError, match=r"row train_0: .* strings, got 7"):
+    with pytest.raises(GroundlingError, match=r"broken\.jsonl:1: .* strings, got 7"):
+        pools.create("jsonl", path={"train": str(broken)}).prepare("train")
+    broken.write_text("")
+    with pytest.raises(ConfigError, match=f"^{broken} is empty: add rows$"):
         pools.create("jsonl", path={"train": str(broken)}).prepare("train")
     ragged = tmp_path / "ragged.csv"
     ragged.write_text("prompt,answer\na,b\nc\n")
@@ -308,7 +311,7 @@ def test_the_formats_of_trl_are_read(id: str, row: Any, references: Any, meta: A
 def test_rows_in_other_formats_are_explained(row: Any, message: str, tmp_path: Path) -> None:
     pool = pools.create("jsonl", path={"train": str(_write(tmp_path, "jsonl", [row]))})
     if message:
-        with pytest.raises(GroundlingError, match=f"train_0: .*{message}"):
+        with pytest.raises(GroundlingError, match=f"(jsonl:1|train_0): .*{message}"):
             pool.prepare("train")
     else:
         assert pool.prepare("train")[0].meta == {"chosen": "a", "rejected": "b"}

@@ -112,5 +112,13 @@ def test_wrong_files(tmp_path: Path) -> None:
         pools.create("preferences", path=str(_write(tmp_path / "rows.csv", rows))).prepare("train")
     rows.append({"prompt": "a", "completion": "b"})
     path = _write(tmp_path / "mixed.jsonl", rows)
-    with pytest.raises(ConfigError, match=re.escape(f"{path}, row 2 has the columns prompt, completion")):
+    with pytest.raises(ConfigError, match=re.escape(f"{path}:2 has the columns prompt, completion")):
+        pools.create("preferences", path=str(path)).prepare("train")
+    path.write_text('\n{"prompt": "x", "chosen": "a", "rejected": null}\n')  # after an empty line
+    with pytest.raises(
+        ConfigError, match=re.escape(f"{path}:2 has the columns prompt, chosen, rejected (null): expec")
+    ):
+        pools.create("preferences", path=str(path)).prepare("train")
+    path.write_text("")
+    with pytest.raises(ConfigError, match=f"^{path} is empty: add rows$"):
         pools.create("preferences", path=str(path)).prepare("train")

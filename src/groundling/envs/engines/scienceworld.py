@@ -39,22 +39,19 @@ class ScienceWorld(gymnasium.Env[str, str]):
             from scienceworld.constants import ID2TASK, JAR_PATH
         if task not in (tasks := sorted(ID2TASK.values())):
             raise ConfigError(unknown("ScienceWorld task", task, tasks))
+        if fold not in (None, "train", "dev", "test"):
+            raise ConfigError(f"fold must be train, dev, test or null, got {fold!r}")
         self._java = start_java("ScienceWorld", JAR_PATH, *_SAME_ORDER)  # engines in one JVM share object names
         self._engine = self._java.jvm.scienceworld.runtime.pythonapi.PythonInterface()
         allowed = ["easy", *self._engine.getPossibleSimplifications().split(", ")]
         for name in filter(None, simplifications.split(",")):
             if name not in allowed:
+                self.close()
                 raise ConfigError(unknown("ScienceWorld simplification", name, allowed))
         self._task, self._simplifications, self.max_steps = task, simplifications, max_steps
         self._engine.load(task, 0, simplifications, False)
-        folds = {
-            "train": list(self._engine.getVariationsTrain()),
-            "dev": list(self._engine.getVariationsDev()),
-            "test": list(self._engine.getVariationsTest()),
-        }
-        if fold is not None and fold not in folds:
-            raise ConfigError(f"fold must be {', '.join(folds)} or null, got {fold!r}")
-        self._variations = [folds[fold or split] for split in ("train", "test")]
+        names = [(fold or split).title() for split in ("train", "test")]
+        self._variations = [list(getattr(self._engine, f"getVariations{name}")()) for name in names]
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         super().reset(seed=seed)

@@ -39,16 +39,17 @@ class TextWorldExpress(gymnasium.Env[str, str]):
     ) -> None:
         if fold is not None and fold not in _FIRST:
             raise ConfigError(f"fold must be {', '.join(_FIRST)} or null, got {fold!r}")
+        options = ",".join(f"{name}={int(value)}" for name, value in (params or {}).items())
         with importing("TextWorldExpress", "worlds"):
             from textworld_express.textworld_express import JAR_PATH
         self._own_gateway = start_java("TextWorldExpress", JAR_PATH) if game in _STATIC_GAMES else None
         jvm = (self._own_gateway or shared_java("TextWorldExpress", JAR_PATH)).jvm
         self._engine = jvm.textworldexpress.runtime.PythonInterface()
-        options = ",".join(f"{name}={int(value)}" for name, value in (params or {}).items())
         games = list(self._engine.getGameNames())
         if game not in games:
             raise ConfigError(f"TextWorldExpress has no game {game!r}; available: {', '.join(games)}")
         if problem := self._engine.load(game, options):
+            self.close()
             raise ConfigError(f"TextWorldExpress cannot load {game} with {options or 'no options'}: {problem}")
         self._max_steps, self._fold = max_steps, fold
         self.observation_space = gymnasium.spaces.Text(100_000, charset=string.printable)

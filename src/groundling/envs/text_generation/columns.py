@@ -20,6 +20,11 @@ from groundling.io.row_files import check_columns, open_csv
 
 Row = dict[str, Any]
 
+
+class LocatedRow(Row):  # a row with its file and line, for error messages
+    where: str
+
+
 PARQUET_BRANCH = "refs/convert/parquet"
 """Hub branch with Parquet conversions of script-based datasets, ``CONFIG/SPLIT/NNNN.parquet``; it may change."""
 MESSAGES = "prompt"
@@ -178,12 +183,12 @@ class ColumnPool(Pool):
         return "messages" if name == ColumnPool.prompt_column and name not in row and "messages" in row else name
 
     def _sample(self, name: str, row: Row) -> Sample:
-        asked = self.prompt_name(row)
+        asked, where = self.prompt_name(row), getattr(row, "where", f"row {name}")
         reference = self.reference_column or ("completion" if "completion" in row else None)
         for column in filter(None, (asked, reference, self.id_column, *(self.meta_columns or ()))):
             if column not in row:
                 advice = _advice(row) if column == asked else ""
-                raise ConfigError(f"row {name}: {unknown('column', column, row, advice)}")
+                raise ConfigError(f"{where}: {unknown('column', column, row, advice)}")
         used, names = {asked, reference, self.id_column, MESSAGES}, self.meta_columns
         meta = {column: row[column] for column in row if (column not in used if names is None else column in names)}
         id, prompt = str(row[self.id_column]) if self.id_column else name, row[asked]
@@ -191,9 +196,9 @@ class ColumnPool(Pool):
         references = (references,) if isinstance(references, str) else references or ()
         if not isinstance(prompt, str | list) or not isinstance(references, list | tuple):
             wrong = references if isinstance(prompt, str | list) else prompt
-            raise ConfigError(f"row {name}: prompt and references must be strings, got {wrong!r:.80}")
+            raise ConfigError(f"{where}: prompt and references must be strings, got {wrong!r:.80}")
         if others := {one.get("role") for one in references if isinstance(one, Mapping)} - {"assistant", None}:
-            raise ConfigError(f"row {name}: {reference} must be an answer, got {others}: move them to the prompt")
+            raise ConfigError(f"{where}: {reference} must be an answer, got {others}: move them to the prompt")
         references = tuple(one.get("content") if isinstance(one, Mapping) else one for one in references)
         if isinstance(prompt, str):
             return Sample(id, self.prompt_prefix + prompt + self.prompt_suffix, references, meta, data=(prompt,))
@@ -203,7 +208,7 @@ class ColumnPool(Pool):
             )
         has_answer = bool(prompt) and isinstance(prompt[-1], Mapping) and prompt[-1].get("role") == "assistant"
         if has_answer and asked == "prompt":
-            raise ConfigError(f"row {name}: the prompt ends with an answer: move it to a column named completion")
+            raise ConfigError(f"{where}: the prompt ends with an answer: move it to a column named completion")
         meta[MESSAGES] = prompt[:-1] if has_answer else prompt
         return Sample.of_messages(id, prompt, references=references, meta=meta)
 
@@ -267,9 +272,10 @@ class FilePool(ColumnPool):
         path = Path(self.path[split] if isinstance(self.path, Mapping) else self.path)
         if not path.is_file():
             raise ConfigError(f"there is no file {path}: pass the prompts with --prompts FILE, or set world.args.path")
+        if not (rows := list(self.read(path))):
+            raise ConfigError(f"{path} is empty: add rows")
         if isinstance(self.path, Mapping):
-            return self.read(path)
-        rows = list(self.read(path))
+            return rows
         places: dict[str, list[int]] = {}
         for place, row in enumerate(rows):
             places.setdefault(repr(row.get(self.prompt_name(row))), []).append(place)
@@ -294,7 +300,9 @@ class Jsonl(FilePool):
         for where, row in read_lines(path):
             if not isinstance(row, dict):
                 raise ConfigError(f"{where} is not a JSON object with columns as its keys")
-            yield row
+            located = LocatedRow(row)
+            located.where = where
+            yield located
 
 
 @pools.register("lines")

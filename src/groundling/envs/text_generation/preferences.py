@@ -62,7 +62,7 @@ def read_preferences(path: Path) -> Iterator[Sample]:
     if reader is None:
         raise ConfigError(f"{path} must be a JSON Lines or Parquet file, named *{' or *'.join(_READERS)}")
     for number, row in enumerate(reader(path=str(path)).read(path), start=1):
-        yield preference(row, f"{path}, row {number}")
+        yield preference(row, getattr(row, "where", f"{path}, row {number}"))
 
 
 def preference(row: Row, where: str) -> Sample:
@@ -85,7 +85,8 @@ def preference(row: Row, where: str) -> Sample:
             raise ConfigError(f"{where}: label must be true or false, got {label!r:.80}")
         texts = {"references" if label else "rejected": (_text(present["completion"], where),)}
     else:
-        raise ConfigError(f"{where} has the columns {', '.join(map(str, row)) or '(none)'}: expected {_EXPECTED}")
+        shown = ", ".join(f"{name} (null)" if value is None else str(name) for name, value in row.items()) or "(none)"
+        raise ConfigError(f"{where} has the columns {shown}: expected {_EXPECTED}")
     if isinstance(prompt, str):
         if not prompt:
             raise ConfigError(f"{where}: the prompt is empty: add one, or start both texts with it")

@@ -236,18 +236,15 @@ class _Choice:
         return Decoded(tokens.cpu(), lengths, log_probs.cpu(), raw_log_probs.cpu(), sets)
 
 
+@dataclass
 class _Chooser(LogitsProcessor):
     """Makes Transformers' greedy loop select the tokens chosen by a `_Choice`."""
 
-    def __init__(
-        self,
-        choice: _Choice,
-        rows: Tensor,
-        given: int,
-        mask_lm: LanguageModel | None,
-        prompts: Sequence[Sequence[int]],
-    ) -> None:
-        self.choice, self.rows, self.given, self.mask_lm, self.prompts = choice, rows, given, mask_lm, prompts
+    choice: _Choice
+    rows: Tensor
+    given: int
+    mask_lm: LanguageModel | None
+    prompts: Sequence[Sequence[int]]
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         mask_logits = None

@@ -137,7 +137,7 @@ def view(config: TextConfig, sample: Mapping[str, Any]) -> EpisodeView:
     if sample["suite"] != "held-out":
         notes.append(f"Suite: {sample['suite']}.")
     return EpisodeView(
-        _marked(f"“{sample['mission']}”", first["named"] if first else []),
+        _marked(f"“{sample['mission']}”" if sample["mission"] else "episode", first["named"] if first else []),
         frames,
         sample["success"],
         notes,

@@ -29,7 +29,8 @@ class PreferencePairs(References):
         super().__init__(order, encode, num_texts, *args)
 
     def lacking(self, sample: Sample) -> str | None:
-        return None if sample.references and sample.rejected else "chosen and rejected text"
+        asks = "chosen and rejected text (for a text with a label, use `groundling train kto`)"
+        return None if sample.references and sample.rejected else asks
 
     def columns(self, samples: Sequence[Sample], epochs: Sequence[int]) -> list[Column]:
         return [
