@@ -179,6 +179,26 @@ def test_invalid_overrides_are_reported_in_one_line(
     assert message in _error(capsys, "train", "demo-easy", f"run_dir={tmp_path}", *overrides)
 
 
+@pytest.mark.parametrize(
+    ("option", "advice"),
+    [
+        (["--steps", "100"], ": settings are overrides, as in training.steps=100\n"),
+        (["--lr=1e-3", "seed=2"], "as in algorithm.args.learning_rate=1e-3\n"),
+        (["--num-envs", "4"], "as in world.num_envs=4 or evaluation.num_envs=4\n"),
+        (["--judge", "J", "seed=2"], "unrecognized arguments: --judge J seed=2\n"),
+    ],
+)
+def test_an_option_that_is_a_setting_is_named(
+    option: list[str], advice: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["train", "demo", *option])
+    assert capsys.readouterr().err.endswith(advice)
+    with pytest.raises(SystemExit):
+        main(["train"])
+    assert capsys.readouterr().err.endswith("arguments are required: experiment\n")
+
+
 def test_other_mistakes_are_reported_in_one_line(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -195,7 +215,10 @@ def test_other_mistakes_are_reported_in_one_line(
     assert "config.yaml" in _error(capsys, "evaluate", str(tmp_path))
     assert "config.yaml" in _error(capsys, "report", str(tmp_path))
     assert "modules are searched for in the current folder" in _error(capsys, "list", "--import", "no_such_module")
-    assert "as in --import doors" in _error(capsys, "list", "--import", "tests/envs/doors.py")
+    file = "tests/envs/doors.py"
+    assert f"{file} is a file: pass a module's name, as in --import doors, run in /" in _error(
+        capsys, "list", "--import", file
+    )
     assert "as in doors:Doors" in _error(capsys, "check-env", "doors.Doors")
     assert "did you mean 'Doors'" in _error(capsys, "check-env", "tests.envs.doors:Dors")
     ours = ["train", "demo", "world.env=MiniGrid-Empty-5x5-v0"]

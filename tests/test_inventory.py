@@ -51,6 +51,31 @@ def test_list_imports_neither_torch_nor_transformers() -> None:
     assert _python(code).endswith("\n[]\n")
 
 
+_MISSPELT = {
+    "train demoo": "did you mean 'demo'",
+    "train demo foo=3": "unknown config key 'foo'",
+    "train demo training.setps=1_000": "did you mean 'training.steps'",
+    "train demo algorithm.id=popo": "unknown algorithm 'popo': did you mean 'ppo'",
+    "check-env demo policy.idd=x": "unknown config key 'policy.idd'",
+    "evaluate runs/nope": "there is no folder runs/nope",
+    "report runs/nope": "runs/nope/config.yaml does not exist",
+    "check-env Foo-v0": "unknown env 'Foo-v0'",
+}
+
+
+def test_misspelt_names_are_reported_before_torch_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    code = (
+        f"import sys; from groundling.cli.main import main; [main(c.split()) for c in {[*_MISSPELT]}]; print({_HEAVY})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert done.stdout == "[]\n", done.stderr
+    lines = done.stderr.splitlines()
+    assert len(lines) == len(_MISSPELT)
+    for line, message in zip(lines, _MISSPELT.values(), strict=True):
+        assert line.startswith("error: ") and message in line
+
+
 def test_list_agrees_with_the_registries() -> None:
     listing = (
         "from groundling.cli.main import main; from groundling.cli.list import inventory; "

@@ -95,6 +95,10 @@ def test_another_process_needs_the_env_only_to_play(run: gl.Run) -> None:
         ({"model": type("Mine", (LlamaForCausalLM,), {})(_model().config)}, "Mine is not a Transformers class"),
         ({"tokenizer": 3}, "tokenizer must be a folder, a hub id or a Transformers tokenizer, got a int"),
         ({"world": 3}, "world must be an env id, a class"),
+        (
+            {"world": gymnasium.wrappers.TimeLimit},
+            r"TimeLimit is a wrapper: pass a function that creates .*, lambda: TimeLimit\(MyEnv\(\)\)",
+        ),
         ({"reward": {shortness: "much"}}, r"reward\.shortness\.coefficient must be a number"),
         (
             {"world": type("Dumb", (Plain,), {"reset": lambda self, **args: "text"})},

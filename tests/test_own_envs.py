@@ -91,7 +91,7 @@ def test_objects_can_be_checked_in_python() -> None:
     [
         ("users_envs:Name", "users_envs neither defines Name nor registers an env with this id: did you mean 'Named'"),
         ("users_envs:polite", "polite() missing 1 required positional argument"),
-        ("users_envs.py:Named", "pass your class as MODULE:CLASS"),
+        ("users_envs.py:Named", "pass MODULE:NAME instead, as in users_envs:Named"),
         ("nowhere:Named", "there is no module nowhere"),
     ],
 )

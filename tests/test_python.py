@@ -187,7 +187,9 @@ def test_an_agent_plays_without_its_rewards_module(tmp_path: Path, monkeypatch: 
         ({"world": "BabyAI-GoToLocal-v0", "steps": 0}, "training.steps"),
         ({"world": "BabyAI-GoToLocal-v0", "reward": {"env": [1]}}, "coefficient"),
         ({"experiment": "demo", "seed": object()}, "not a value that a config can contain"),
-        ({"experiment": "demo", "overrides": "seed=1"}, r"not a single string: use overrides=\['seed=1'\]"),
+        ({"experiment": "demo", "overrides": "seed=1"}, r"list of strings or mappings: use overrides=\['seed=1'\]"),
+        ({"experiment": "demo", "overrides": {"seed": 1}}, r"use overrides=\[\{'seed': 1\}\]"),
+        ({"experiment": "demo", "steps": 1.5}, r"training\.steps must be a whole number, got 1\.5"),
         ({"experiment": "demo", "reward": 3}, r"must be an id, a function of generations, a list .*, got 3"),
     ],
 )
@@ -195,6 +197,26 @@ def test_invalid_requests_are_reported(asked: dict, message: str, tmp_path: Path
     with pytest.raises(gl.ConfigError, match=message):
         gl.train(**asked, run_dir=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("learning_rate", r"pass settings as overrides, as in overrides=\['algorithm\.args\.learning_rate=1e-4'\]"),
+        ("modle", "did you mean 'model'"),
+    ],
+)
+def test_unknown_arguments_are_answered_with_advice(name: str, message: str) -> None:
+    with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}': {message}"):
+        gl.train("demo", **{name: 1e-3})
+
+
+def test_a_run_does_not_write_into_the_models_folder(tmp_path: Path) -> None:
+    model = shutil.copytree(STARTERS["starter-causal"], tmp_path / "model")
+    before = sorted(model.iterdir())
+    with pytest.raises(gl.ConfigError, match="contains a model, which a run would write into"):
+        gl.train(world="BabyAI-GoToLocal-v0", model=model, steps=16.0, run_dir=model)
+    assert sorted(model.iterdir()) == before
 
 
 def test_another_algorithm_and_reward_replace_those_of_the_experiment(tmp_path: Path) -> None:

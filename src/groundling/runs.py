@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
@@ -50,6 +50,7 @@ def train(
     run_dir: str | Path | None = None,
     overrides: Overrides = (),
     config_dir: str | Path | None = None,
+    **unknown: Never,
 ) -> "Run":
     """Train an agent. To resume a stopped run, repeat the same call with the same folder.
 
@@ -80,14 +81,18 @@ def train(
         RunError: training failed, which includes errors of your own code; the last checkpoint is kept.
         KeyboardInterrupt: training was stopped (Ctrl-C) after the current update, and a checkpoint was saved.
     """
-    if isinstance(overrides, str):
-        raise ConfigError(f"overrides must be a list of strings, not a single string: use overrides=[{overrides!r}]")
+    for name in unknown:
+        advice = "pass settings as overrides, as in overrides=['algorithm.args.learning_rate=1e-4']"
+        advice = did_you_mean(name, train.__annotations__, 0.7) or f"{advice} (see `groundling list keys`)"
+        raise TypeError(f"train() got an unexpected keyword argument {name!r}: {advice}")
+    if isinstance(overrides, str | Mapping):
+        raise ConfigError(f"overrides must be a list of strings or mappings: use overrides=[{overrides!r:.200}]")
     if is_worker():  # Workers import the running script to get its definitions
         raise ConfigError("call groundling.train below `if __name__ == '__main__':`, since workers import this script")
     directory = None if config_dir is None else Path(config_dir)
     place, coefficients = id_of_world(world), coefficients_of(reward)
     values: dict[str, Any] = {
-        "training.steps": steps,
+        "training.steps": int(steps) if isinstance(steps, float) and steps.is_integer() else steps,
         "seed": seed,
         "run_dir": None if run_dir is None else str(run_dir),
     }

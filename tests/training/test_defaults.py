@@ -91,11 +91,14 @@ def test_settings_that_the_facts_do_not_call_for_are_left_out(facts: Facts, abse
 
 def test_an_env_where_any_text_is_an_action_gets_settings_for_free_text() -> None:
     chosen = {
-        env: compose_fitted("text", [f"world.env={env}", "policy.id=action_generating", "model.path=starter-causal"])
-        for env in ("test/Echo-v0", "BabyAI-GoToLocal-v0")
+        env: compose_fitted("text", [f"world.env={env}", *more, "model.path=starter-causal"])
+        for env, more in (("test/Echo-v0", []), ("BabyAI-GoToLocal-v0", ["policy.id=action_generating"]))
     }
     temperatures = [config.policy.args.get("temperature") for config in chosen.values()]
     assert temperatures == [None, 2.0]
+    assert {config.policy.id for config in chosen.values()} == {"action_generating"}
+    chosen_otherwise = compose_fitted("text", ["world.env=test/Echo-v0", "policy.id=action_writing"])
+    assert chosen_otherwise.policy.id == "action_writing"
 
 
 def test_only_a_models_own_weights_are_counted(tmp_path: Path) -> None:

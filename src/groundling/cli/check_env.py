@@ -2,7 +2,7 @@
 
 import argparse
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from groundling.cli.command import (
@@ -58,6 +58,7 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    env_id(arguments.env)  # reports a misspelt name before torch is imported
     from groundling.envs.checking import check_env
     from groundling.evaluation.preferences import preferences
     from groundling.policies.prompt_policy import PromptPolicy
@@ -135,11 +136,9 @@ def _config(arguments: argparse.Namespace, schema: list[tuple[str, str]]) -> "Co
     from groundling.config.compose import compose
     from groundling.envs.make import is_server
     from groundling.training.defaults import compose_fitted
-    from groundling.worlds import kind
 
     id, experiment = env_id(arguments.env), arguments.experiment or _OPEN
     base: list[Any] = [{"world.env": id}]
-    args: Mapping[str, Any] = {}
     if is_server(id):
         from groundling.envs.openenv.proposal import count_sessions, propose
 
@@ -148,12 +147,10 @@ def _config(arguments: argparse.Namespace, schema: list[tuple[str, str]]) -> "Co
         sessions = count_sessions(id, world.num_envs)
         schema.append(("sessions", f"{sessions}{' or more' if sessions == world.num_envs else ''} concurrent"))
         if arguments.experiment is None:
-            args = proposal.args
-            base += [{"world.args": args}, *(f"{place}.num_envs={sessions}" for place in ("world", "evaluation"))]
+            base.append({"world.args": proposal.args})
+            base += [f"{place}.num_envs={sessions}" for place in ("world", "evaluation")]
     if arguments.experiment is not None:
         return compose(experiment, [*base, *arguments.overrides], arguments.config_dir)
-    if (policy := kind(compose(_OPEN).world.id).policy_for(id, args)) is not None:
-        base.append(f"policy.id={policy}")
     return compose_fitted(_OPEN, [*base, *arguments.overrides])
 
 

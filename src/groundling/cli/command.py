@@ -42,14 +42,13 @@ def add_command(
 
 
 def add_overrides(parser: argparse.ArgumentParser, help: str) -> None:
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help=help)
+    parser.add_argument("overrides", nargs="*", default=[], metavar="key=value", help=help)
 
 
 def add_config_dir(parser: argparse.ArgumentParser) -> None:
     """Add the option for a folder of the user's experiments."""
-    parser.add_argument(
-        "--config-dir", type=_folder, metavar="FOLDER", help="a folder with your own experiment/*.yaml"
-    )
+    text = "a folder with your own experiment/*.yaml"
+    parser.add_argument("--config-dir", type=_folder, metavar="FOLDER", help=text)
 
 
 def refuse_unused(arguments: argparse.Namespace, reason: str, *options: str) -> None:
@@ -85,6 +84,13 @@ def one_line(error: Exception) -> str:
     return plain(" ".join(str(error).split()))
 
 
+def spelling(file: str) -> str:
+    """Return MODULE for FILE.py and MODULE:NAME for FILE.py:NAME; modules are found in the current folder."""
+    file, colon, name = file.partition(":")
+    path = Path(file).resolve()
+    return f"{path.stem}{colon}{name}{'' if path.parent == Path.cwd() else f', run in {path.parent}'}"
+
+
 def env_id(name: str) -> str:
     """Return the id of an env; for MODULE:NAME, register the class, function or env of that name first."""
     import gymnasium
@@ -96,6 +102,8 @@ def env_id(name: str) -> str:
     if is_server(name) or (not colon and name in gymnasium.registry):
         return name
     if not colon or module_name.endswith(".py"):
+        if module_name.endswith(".py"):
+            raise ConfigError(f"{name} is in a file: pass MODULE:NAME instead, as in {spelling(name)}")
         hint = did_you_mean(name, gymnasium.registry, 0.7)
         raise ConfigError(
             f"unknown env {name!r}: {hint}pass your class as MODULE:CLASS, as in doors:Doors, or add --import "

@@ -40,6 +40,7 @@ def inventory() -> dict[str, Callable[[], Mapping[str, str]]]:
         "agents": _agents,
         "suites": _suites,
         "experiments": lambda: dict(resolve_name("groundling.config:experiments")()),
+        "keys": _keys,
         "studies": lambda: dict(resolve_name("groundling.studies.definition:studies")()),
     }
     if any(f"groundling.{package}" in sys.modules for package in SLOW):
@@ -92,6 +93,17 @@ def _suites() -> dict[str, str]:
     return {name: about for id in reversed(worlds.in_order()) for name, about in kind(id).suites.items()}
 
 
+def _keys() -> dict[str, str]:
+    """Return the keys of configs, with the kinds of world that have them unless all do."""
+    from groundling.config.schema import config_of
+    from groundling.fields import flat
+    from groundling.worlds import worlds
+
+    keys = {id: flat(config_of(id).defaults()) for id in worlds}
+    homes = {key: [id for id in worlds if key in keys[id]] for one in keys.values() for key in one}
+    return {key: "" if [*worlds] == ids else f"in {' and '.join(ids)} worlds" for key, ids in homes.items()}
+
+
 _MANY = 30  # Maximum number of names per kind that the overview shows in full; more are grouped by prefix
 
 
@@ -109,7 +121,7 @@ def add_parser(commands: Commands) -> None:
         """,
     )
     text = "worlds, envs, algorithms, policies, prompts, pools, rewards, metrics, judges, models, agents, suites, "
-    parser.add_argument("kind", nargs="?", help=text + "experiments or studies")
+    parser.add_argument("kind", nargs="?", help=text + "experiments, keys (of configs) or studies")
     text = "only entries with all of these words in their kind, name or description"
     parser.add_argument("--search", nargs="+", metavar="WORD", help=text)
 
@@ -156,7 +168,7 @@ def _overview(abouts: Mapping[str, str]) -> str:
     if len(names) > _MANY:
         groups: dict[str, list[str]] = {}
         for name in names:
-            beginning = re.match(r"[^/-]+[/-]", name)  # glam/drrn, BabyAI-GoTo-v0
+            beginning = re.match(r"[^/.-]+[/.-]", name)  # glam/drrn, BabyAI-GoTo-v0, model.path
             groups.setdefault(beginning.group() if beginning else name, []).append(name)
         names = [
             members[0] if len(members) == 1 else f"{beginning}… ({len(members)})"

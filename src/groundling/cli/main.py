@@ -6,8 +6,10 @@ import faulthandler
 import importlib
 import importlib.metadata
 import inspect
+import json
 import os
 import platform
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -15,10 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import groundling
-from groundling.cli.command import INTERRUPTED, env_id, one_line
+from groundling.cli.command import INTERRUPTED, env_id, one_line, spelling
+from groundling.cli.list import BUNDLED
 from groundling.errors import ConfigError, ForeignError, GroundlingError, is_out_of_memory, unknown
+from groundling.io.files import refuse_missing
 from groundling.io.terminal import keep_writing, log_plainly, plain, problem
-from groundling.registry import from_file, imported_modules
+from groundling.registry import IMPORT, from_file, imported_modules
 from groundling.runtime.parallel import end_with_launcher
 
 COMMANDS = (
@@ -33,6 +37,8 @@ _LESS_MEMORY = (
     "evaluation.batch_size, set model.gradient_checkpointing=true, or use a smaller model"
 )
 _ENV = "world.env="
+_OVERRIDE = re.compile(r"^\+{0,2}((\w+)(?:\.\w+)?)[\w.]*=([\w-]*$)?", re.MULTILINE)  # key, section and a plain value
+_OPTIONS = dict.fromkeys(("lr", "learning_rate"), "algorithm.args.learning_rate") | {"output_dir": "run_dir"}
 _SHOWN = 200  # Maximum number of characters quoted from another library's message
 
 
@@ -46,15 +52,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = make_parser(argv[0] if argv else None)
     arguments, more = parser.parse_known_args(argv)
     if more and (not hasattr(arguments, "overrides") or any(word.startswith("-") for word in more)):
-        parser.error(f"unrecognized arguments: {' '.join(more)}")
+        advice = _as_override(more) if "config_dir" in arguments else ""
+        parser.error(f"unrecognized arguments: {' '.join(more)}{advice}")
     if more:  # overrides that follow an option
-        arguments.overrides += more
+        arguments.overrides = [*arguments.overrides, *more]
     if arguments.imports:
         sys.path.insert(0, str(Path.cwd()))
     intact = "files that were already written are intact"
     try:
         for module in arguments.imports:
             _import(module)
+        _check_names(arguments)
         for place, word in enumerate(getattr(arguments, "overrides", ())):
             if word.startswith(_ENV) and ":" in word:  # MODULE:NAME, or a server
                 arguments.overrides[place] = _ENV + _own_env(word.removeprefix(_ENV), arguments.imports)
@@ -151,6 +159,39 @@ class _Completion(argparse.Action):
         parser.exit()
 
 
+def _check_names(arguments: argparse.Namespace) -> None:
+    """Report a misspelt experiment, run or key without the seconds that importing torch and Transformers takes."""
+    if "torch" in sys.modules or "config_dir" not in arguments or "study" in arguments:
+        return  # the user's modules may have registered components, or the command reads no config
+    known = json.loads(BUNDLED.read_text(encoding="utf-8"))
+    name, keys = str(getattr(arguments, "experiment", None) or getattr(arguments, "agent", "demo")), known["keys"]
+    if name not in known["experiments"] and arguments.config_dir is None:
+        if "agent" in arguments:
+            refuse_missing(name)
+        is_file = name.endswith((".yaml", ".yml")) or os.path.isfile(f"{name}/config.yaml")  # noqa: PTH113 (long names)
+        if "experiment" in arguments and not is_file:
+            raise ConfigError(unknown("experiment", name, known["experiments"]))
+    for key, section, id in _OVERRIDE.findall("\n".join(arguments.overrides)):
+        siblings = [one for one in keys if one.startswith(f"{section}.")]
+        if section not in keys and not siblings:
+            raise ConfigError(unknown("config key", section, {one.partition(".")[0] for one in keys}))
+        if section not in ("world", "evaluation") and siblings and key != section and key not in siblings:
+            raise ConfigError(unknown("config key", key, siblings))
+        ids = known.get({"policy.id": "policies", "algorithm.id": "algorithms"}.get(key))
+        if id and ids and id not in ids:
+            raise ConfigError(unknown(section, id, ids, IMPORT))
+
+
+def _as_override(words: list[str]) -> str:
+    """Return advice about an unknown option whose name is a config key's, such as ``--steps 100``; "" for others."""
+    option, *rest = words[next(place for place, word in enumerate(words) if word.startswith("-")) :]
+    name, _, value = option.lstrip("-").partition("=")
+    name, value = name.replace("-", "_"), value or "".join(rest[:1])
+    keys, ends = json.loads(BUNDLED.read_text("utf-8"))["keys"], (f".{name}", f".{name}.id", f".{name}.path")
+    keys = [_OPTIONS[name]] if name in _OPTIONS else [key for key in keys if f".{key}".endswith(ends)]
+    return f": settings are overrides, as in {' or '.join(f'{key}={value}' for key in keys)}" if keys else ""
+
+
 def _own_env(name: str, imports: list[str]) -> str:
     """Return the id of an env that the command line names; for MODULE:NAME, import and record it as --import does."""
     id, (module, _, attribute) = env_id(name), name.partition(":")
@@ -162,13 +203,13 @@ def _own_env(name: str, imports: list[str]) -> str:
 
 def _import(module: str) -> None:
     name, _, function = module.partition(":")
+    if name.endswith(".py") and not function:
+        raise ConfigError(f"--import {module} is a file: pass a module's name, as in --import {spelling(name)}")
     try:
         imported = from_file(Path(name)) if name.endswith(".py") and function else importlib.import_module(name)
     except Exception as error:  # a user's module may raise anything
         mend = ""
-        if module.endswith(".py"):
-            mend = f": pass the module's name, as in --import {Path(module).stem}"
-        elif isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]:
+        if isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]:
             mend = ": modules are searched for in the current folder and among the installed packages"
         raise ConfigError(f"--import {module}: {type(error).__name__}: {error}{mend}") from error
     made = getattr(imported, function, None)

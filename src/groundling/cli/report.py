@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from groundling.cli.command import Commands, add_command
+from groundling.errors import ConfigError
 
 
 def add_parser(commands: Commands) -> None:
@@ -25,6 +26,10 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if missing := [str(folder) for folder in arguments.runs if not (folder / "config.yaml").exists()]:
+        raise ConfigError(
+            f"{missing[0]}/config.yaml does not exist: expected a run's folder, created by `groundling train`"
+        )
     from groundling.reports.export import write_returns
     from groundling.reports.page import write_report
 

@@ -3,6 +3,8 @@
 import argparse
 import shlex
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -12,8 +14,9 @@ from groundling.io.terminal import make_console, warn
 from groundling.registry import import_words, naming_modules
 
 if TYPE_CHECKING:
-    from groundling.config.overrides import Change, Overrides
+    from groundling.config.overrides import Change
     from groundling.config.schema import Config
+
 
 _YAML = (".yaml", ".yml")  # Suffixes of config files; other names are experiments
 
@@ -56,14 +59,19 @@ class _Rewards(argparse.Action):
 
 
 def run(arguments: argparse.Namespace) -> int:
+    name, overrides = arguments.experiment, arguments.overrides
+    from groundling.config.compose import compose, from_file, is_open
     from groundling.config.overrides import sweep
+    from groundling.training.defaults import compose_fitted
 
-    overrides: list[str] = arguments.overrides
     runs = sweep(overrides)
     if any(text.startswith("imports") for text in overrides):
         raise ConfigError("imports is set by --import: use --import MODULE instead")
     own = _own_texts(arguments) if arguments.prompts is not None or arguments.rewards else []
-    configs = [_compose(arguments, [*own, *words]) for words in runs]
+    start: Callable[..., Config] = partial(from_file, Path(name))
+    if not name.endswith(_YAML):
+        start = partial(compose_fitted if is_open(name) else compose, name, config_dir=arguments.config_dir)
+    configs = [start(overrides=[*own, *words], checked=False) for words in runs]
     if arguments.prompts is not None:
         for described in dict.fromkeys(cast(Any, config.world).read_prompts() for config in configs):
             make_console().print(described, highlight=False, soft_wrap=True)
@@ -129,16 +137,6 @@ def _own_texts(arguments: argparse.Namespace) -> list["Change"]:
         changes += [Change("reward", takes_out=True), *(Change(f"reward.{id}.coefficient", 1.0) for id in rewards)]
     task = "-".join([*([] if path is None else [path.stem]), *rewards])
     return [*changes, Change("name", f"{task}-${{algorithm.id}}")]
-
-
-def _compose(arguments: argparse.Namespace, overrides: "Overrides") -> "Config":
-    from groundling.config.compose import compose, from_file, is_open
-    from groundling.training.defaults import compose_fitted
-
-    name = arguments.experiment
-    if name.endswith(_YAML):
-        return from_file(Path(name), overrides, checked=False)
-    return (compose_fitted if is_open(name) else compose)(name, overrides, arguments.config_dir, checked=False)
 
 
 def _submit(arguments: argparse.Namespace, commands: list[list[str]], run_dirs: list[str]) -> int:

@@ -92,6 +92,11 @@ def _factory_of(made: Any) -> Any:
             else f"or pass {_EXPECTED}"
         )
         raise ConfigError(f"the class {made.__name__} is not an env: derive it from gymnasium.Env, {advice}")
+    if inspect.isclass(made) and issubclass(made, gymnasium.Wrapper):
+        name = made.__name__
+        raise ConfigError(
+            f"{name} is a wrapper: pass a function that creates the wrapped env, lambda: {name}(MyEnv())"
+        )
     if isinstance(made, gymnasium.Env):
         _copied(made).close()
     elif not callable(made):

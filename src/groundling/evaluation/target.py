@@ -13,6 +13,7 @@ from groundling.config.schema import Config
 from groundling.errors import ConfigError, GroundlingError, RunError, unknown, warn_caller
 from groundling.evaluation import hub
 from groundling.fields import FixedByTraining, NoEffectOnResults, annotation, flat
+from groundling.io.files import refuse_missing
 from groundling.lm.load.model import load_config
 from groundling.lm.load.model_files import Source, resolve
 from groundling.policies.policy import Policy, has_model
@@ -242,10 +243,7 @@ def _is_on_hub(name: str) -> bool:
     """Return True if no local file has this name and a hub repository could have it."""
     if hub.ID.fullmatch(name) is None or Path(name).exists():
         return False
-    if Path(name).parent.is_dir():
-        raise ConfigError(
-            f"there is no folder {name}. {Path(name).parent} is a local folder, so the hub is not queried for {name}"
-        )
+    refuse_missing(name)
     return True
 
 

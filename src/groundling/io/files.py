@@ -21,6 +21,14 @@ def cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "groundling"
 
 
+def refuse_missing(name: str) -> None:
+    """Raise `ConfigError` for a name that is missing from a local folder, so that the hub is not queried for it."""
+    if "/" in name and not Path(name).exists() and (folder := Path(name).parent).is_dir():
+        raise ConfigError(
+            f"there is no folder {name}. {folder} is a local folder, so the hub is not queried for {name}"
+        )
+
+
 def write_atomically(path: Path, text: str) -> None:
     """Write text to a file; if an error occurs, the existing file is left unchanged."""
     with _replacing(path) as partial:

@@ -10,6 +10,7 @@ import gymnasium
 
 import groundling
 from groundling.errors import ConfigError
+from groundling.io.documents import read_bundled
 from groundling.serving.text_worlds import served_worlds
 
 _EXTRAS = {  # extras of Groundling that envs need, by the module that creates them
@@ -23,80 +24,6 @@ _EXTRAS = {  # extras of Groundling that envs need, by the module that creates t
 }
 _APT = "apt-get update && apt-get install -y --no-install-recommends"
 _JAVA = ("scienceworld", "worlds")  # extras of engines that need a Java runtime
-_FILES = {
-    "openenv.yaml": """\
-spec_version: 1
-name: {name}
-type: space
-runtime: fastapi
-app: server.app:app
-port: 8000
-""",
-    "README.md": """\
----
-title: {env}
-sdk: docker
-app_port: 8000
-tags: [openenv, groundling]
----
-
-# {env}
-
-A Groundling text world. `docker build -t {name} . && docker run -p 8000:8000 {name}` serves it; `openenv push`
-publishes it. If this folder contains a groundling-*.whl, it is installed instead of the release on PyPI.
-
-```python
-from openenv.core import GenericEnvClient
-
-with GenericEnvClient(base_url="http://localhost:8000").sync() as env:
-    result = env.reset(seed=0)  # or with suite=, one of: {suites}
-    while not result.done:
-        result = env.step({{"action": result.observation["actions"][0]}})  # the text of an action or its index
-```
-""",
-    "pyproject.toml": """\
-[project]
-name = "openenv-{name}"
-version = "0.1.0"
-requires-python = ">=3.11"
-dependencies = ["groundling[{extras}]>={version}"]
-
-[project.scripts]
-server = "server.app:main"
-
-[tool.setuptools]
-packages = ["server"]
-py-modules = {modules}
-""",
-    "Dockerfile": """\
-FROM python:3.11-slim
-{java}WORKDIR /app
-COPY . .
-RUN pip install --no-cache-dir --find-links . --extra-index-url https://download.pytorch.org/whl/cpu .
-CMD ["python", "-m", "server.app"]
-""",
-    "server/app.py": '''\
-"""{env} as an OpenEnv environment."""
-
-import uvicorn
-{imports}
-from groundling.serving.openenv import make_app
-
-app = make_app({env!r}, {overrides}, max_sessions={max_sessions})
-
-
-def main() -> None:
-    uvicorn.run(app, host="0.0.0.0", port=8000, ws_max_size=1_000_000)
-
-
-if __name__ == "__main__":
-    main()
-''',
-    "server/__init__.py": "",
-    "client.py": "from openenv.core import GenericEnvClient as Client  # actions and observations are dictionaries\n",
-    "__init__.py": "",
-}
-"""The files that `openenv push` requires."""
 
 
 def write_folder(folder: Path, env: str, overrides: Sequence[str], modules: Sequence[str], max_sessions: int) -> None:
@@ -125,7 +52,7 @@ def write_folder(folder: Path, env: str, overrides: Sequence[str], modules: Sequ
         "modules": [*modules],
         "imports": "\n".join(f"import {module}  # registers the env" for module in modules),
     }
-    for name, text in _FILES.items():
+    for name, text in read_bundled(Path(__file__).with_suffix(".yaml")).items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text.format(**values), encoding="utf-8")
     for file in files:

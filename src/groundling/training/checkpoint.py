@@ -307,6 +307,8 @@ def open_run(folder: Path, settings: Mapping[str, Any]) -> Iterator[Path]:
 def check_folder(folder: Path) -> None:
     """Raise `ConfigError` if a folder for a run is no run's but contains runs, as ``runs`` does."""
     if not (folder / SETTINGS_FILE).exists():
+        if (folder / "config.json").exists():
+            raise ConfigError(f"{folder} contains a model, which a run would write into: set run_dir to a new folder")
         found = [path.parent for pattern in ("*", "*/*") for path in folder.glob(f"{pattern}/{METRICS}")]
         if names := sorted(str(path.relative_to(folder)) for path in found if (path / SETTINGS_FILE).exists()):
             more = ", …" if len(names) > 1 else ""
@@ -315,7 +317,7 @@ def check_folder(folder: Path) -> None:
 
 def _check_settings(folder: Path, settings: Mapping[str, Any]) -> None:
     """Raise `ConfigError` if the folder belongs to a run with different settings that affect its results."""
-    if any(folder.glob("*/*")):
+    if any((*folder.glob("*/*"), *folder.glob("config.json"))):
         check_folder(folder)
     path = folder / SETTINGS_FILE
     rows = read_metrics(folder)

@@ -21,6 +21,7 @@ from groundling.registry import declarations, named_parameters
 from groundling.training.build import world_of
 from groundling.training.checkpoint import SETTINGS_FILE
 from groundling.training.tracking import read_metrics
+from groundling.worlds import kind
 
 _UPDATES = 15  # In short training runs
 _TEXT_UPDATES, _FEWEST_TEXTS = 30, 16  # Updates in short text-generation runs, and texts per update
@@ -205,13 +206,17 @@ def compose_fitted(
     *,
     checked: bool = True,
 ) -> Config:
-    """Compose an experiment that leaves its settings open (`is_open`), and add the recommended ones.
+    """Compose an experiment that leaves its settings open (`is_open`), with a policy for the world's actions, and add
+    the recommended settings.
 
     Args:
         experiment, config_dir, checked: See `groundling.config.compose.compose`.
         overrides: The user's overrides, which take precedence.
         changes: Changes to the experiment, such as its world and model, that affect the recommended settings.
     """
+    world = compose(experiment, [*changes, *overrides], config_dir, checked=False).world
+    if policy := kind(world.id).policy_for(getattr(world, world.PLACE), getattr(world, "args", {})):
+        changes = [Change("policy.id", policy), *changes]
     config = compose(experiment, [*changes, *overrides], config_dir, checked=checked)
     if not has_model(config.policy.id):
         return config

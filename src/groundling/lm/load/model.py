@@ -10,18 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoModelForImageTextToText,
-    AutoModelForSeq2SeqLM,
-    AutoTokenizer,
-    BitsAndBytesConfig,
-    PretrainedConfig,
-    PreTrainedTokenizerBase,
-    PreTrainedTokenizerFast,
-)
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+import transformers  # its names are imported on first use
 from transformers.utils import find_adapter_config_file
 
 from groundling.errors import ConfigError, GroundlingError, is_out_of_memory, pass_out_of_memory
@@ -29,14 +18,14 @@ from groundling.lm.load.model_files import Source, check_model_files, first_line
 from groundling.runtime.devices import free_memory, launched, share_of_gpus
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 
 def sees(config: PretrainedConfig) -> bool:
     """Return True for vision-language models for which Transformers has no text-only class with the same weights."""
     if not hasattr(config, "vision_config") or not type(config).__module__.startswith("transformers.models."):
         return False  # custom model code has its own classes
-    causal: Any = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    causal: Any = transformers.MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
     return causal is None or not causal.__name__.endswith("ForCausalLM")
 
 
@@ -55,13 +44,13 @@ def load_tokenizer(source: Source) -> PreTrainedTokenizerBase:
     cached = not folder.is_dir() and is_offline()
     try:
         with quietly():
-            loaded = AutoTokenizer.from_pretrained(source.path, local_files_only=cached, **source.options)
+            loaded = transformers.AutoTokenizer.from_pretrained(source.path, local_files_only=cached, **source.options)
             about = folder / "tokenizer_config.json"
             saved = json.loads(about.read_bytes()) if about.exists() else {}
             # Transformers prefers the model type's own tokenizer to one of another type that was saved with the model.
             kinds = {str(name).removesuffix("Fast") for name in (type(loaded).__name__, saved.get("tokenizer_class"))}
             if len(kinds) > 1 and saved.get("backend") == "tokenizers" and (folder / "tokenizer.json").exists():
-                loaded = PreTrainedTokenizerFast.from_pretrained(folder)
+                loaded = transformers.PreTrainedTokenizerFast.from_pretrained(folder)
             return loaded
     except Exception as error:
         pass_out_of_memory(error)
@@ -96,7 +85,7 @@ class Placement:
             return {} if self.device_map is None else self._spread()
         if importlib.util.find_spec("bitsandbytes") is None:
             raise ConfigError("4-bit weights need bitsandbytes: pip install 'groundling[lora]'")
-        quantization = BitsAndBytesConfig(
+        quantization = transformers.BitsAndBytesConfig(
             load_in_4bit=True,
             bnb_4bit_quant_type="nf4",
             bnb_4bit_use_double_quant=True,
@@ -169,8 +158,8 @@ def load_model(
 def auto_class(config: PretrainedConfig) -> Any:
     """Return the Auto class of a causal, encoder-decoder or vision-language model."""
     if sees(config):
-        return AutoModelForImageTextToText
-    return AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+        return transformers.AutoModelForImageTextToText
+    return transformers.AutoModelForSeq2SeqLM if config.is_encoder_decoder else transformers.AutoModelForCausalLM
 
 
 def load_config(source: Source) -> PretrainedConfig:
@@ -180,7 +169,7 @@ def load_config(source: Source) -> PretrainedConfig:
     check_model_files(folder)
     cached = not folder.is_dir() and is_offline()
     try:
-        config = AutoConfig.from_pretrained(source.path, local_files_only=cached, **source.options)
+        config = transformers.AutoConfig.from_pretrained(source.path, local_files_only=cached, **source.options)
     except Exception as error:
         pass_out_of_memory(error)
         if folder.is_dir():
@@ -206,7 +195,7 @@ def refuse_adapter(path: str, revision: str | None = None) -> None:
 
 def refuse_kernels(config: PretrainedConfig, path: str) -> None:
     """Reject a config that refers to an attention kernel on the hub, since such kernels are compiled code."""
-    for part in (config, *(one for one in vars(config).values() if isinstance(one, PretrainedConfig))):
+    for part in (config, *(one for one in vars(config).values() if isinstance(one, transformers.PretrainedConfig))):
         name = str(getattr(part, "_attn_implementation", None))
         if "/" in name:
             raise ConfigError(
