@@ -257,3 +257,4 @@ def test_a_string_is_no_success() -> None:
     with pytest.raises(ConfigError, match=r"info\['won'\] must be True or False \(or 1 or 0\), got 'False'"):
         read_success({"won": "False"}, otherwise=True)
     assert read_success({"won": 30}, otherwise=True)  # an amount of money
+    assert read_success({"won": "Alice"}, otherwise=True)  # a name

@@ -290,17 +290,17 @@ def read_step(returned: Any) -> tuple[Any, float, bool, bool, Mapping[str, Any]]
 def success_key(info: Mapping[str, Any]) -> str | None:
     """Return the key that determines success: the first in `SUCCESSES`, otherwise the first in `FAILURES`, or None.
 
-    Keys other than ``success`` and ``is_success`` are skipped if their value is neither a Boolean nor a string, such as
-    an amount of money that was won. Keys in `FAILURES` are also skipped if they are False.
+    Keys other than ``success`` and ``is_success`` are skipped if their value is not a Boolean, such as an amount of
+    money that was won. Keys in `FAILURES` are also skipped if they are False.
 
     Raises:
-        ConfigError: ``success`` or ``is_success`` is not a Boolean, or another key's value is a string.
+        ConfigError: ``success`` or ``is_success`` is not a Boolean, or another key's value is the string of one.
     """
     for name in SUCCESSES:
         if name in info:
             if as_truth(info[name]) is not None:
                 return name
-            if name in SUCCESSES[:2] or isinstance(info[name], str):  # "False" must not count as success
+            if name in SUCCESSES[:2] or str(info[name]).lower() in ("true", "false"):
                 raise ConfigError(f"info['{name}'] must be True or False (or 1 or 0), got {_with_type(info[name])}")
     return next((name for name in FAILURES if as_truth(info.get(name))), None)
 
