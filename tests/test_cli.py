@@ -245,7 +245,7 @@ def test_the_heading_of_a_table_names_changed_settings(
     assert "1 episodes" in (first := capsys.readouterr().out) and "max_steps" not in first
     assert report._levels(read_run(run), "success").keys() == {"random"}
     assert main([*words, "world.args.max_steps=3"]) == 0
-    assert "1 episodes · world.args.max_steps=3 " in " ".join(capsys.readouterr().out.split())
+    assert "1 episode · world.args.max_steps=3 " in " ".join(capsys.readouterr().out.split())
     assert report._levels(read_run(run), "success") == {}, "lines in the plot of a run are of its own world"
 
 

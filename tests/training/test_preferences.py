@@ -209,7 +209,7 @@ def test_what_cannot_be_learnt_from_is_refused(
         _rollouts(config("dpo", "world.num_texts=5"), 1)
     unpaired = tmp_path / "labelled.jsonl"
     unpaired.write_text("".join(f'{{"prompt": "go {i}", "completion": "go", "label": true}}\n' for i in range(5)))
-    with pytest.raises(ConfigError, match="has no chosen and rejected text to learn from"):
+    with pytest.raises(ConfigError, match=r"has no chosen and rejected text .*to learn from"):
         _rollouts(config("dpo", f"world.args.path={unpaired}"), 1)
     _rollouts(config("kto", f"world.args.path={unpaired}"), 1)
     words = ["train", "dpo", f"run_dir={tmp_path / 'none'}", "world.args.path=none.jsonl", "device=cpu"]
