@@ -39,7 +39,6 @@ from nle.env import tasks
 from groundling.envs.nethack import make_task
 from groundling.envs.nethack.observation import STEP_FIELDS
 from groundling.envs.nethack.vector import NetHackVectorEnv
-from groundling.envs.nethack.words import make_words
 
 RESULTS = Path(__file__).parent / "results"
 MOTIFS_KEYS = ("tty_chars", "tty_colors", "tty_cursor", "blstats", "message", "glyphs")
@@ -103,6 +102,8 @@ def step_costs(num_envs: int, rounds: int, num_steps: int, seed: int) -> dict[st
 
 def words_costs(num_envs: int, rounds: int, num_steps: int, seed: int) -> dict[str, Any]:
     """Return the CPU microseconds of a step described in words and of NLE's env with the same keys, by round."""
+    from groundling.envs.nethack.words import make_words  # here, because workers import this module
+
     words = [make_words("score") for _ in range(num_envs)]
     raw = [tasks.NetHackScore(observation_keys=MOTIFS_KEYS, fix_moon_phase=True) for _ in range(num_envs)]
     rng = np.random.default_rng(seed)
