@@ -58,7 +58,8 @@ RUNS = {
         "world.args.admissible=['[accept]','[continue]']",
         "world.args.descriptions=[messages.-1.content]",
         "world.goal='Accept the highest of five values.'",
-        "policy.args.calibration=64",
+        "policy.args.temperature=8",
+        "world.entropy_floor=0",
     ],
 }
 VARIES = ("seconds", "steps_per_second", "lost_envs", "cut_episodes")  # Metrics that differ between equal runs
