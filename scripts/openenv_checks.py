@@ -136,7 +136,7 @@ def play_directly(seed: int, suite: str | None) -> list[list[Any]]:
     while not rows[-1][3]:
         observation, reward, terminated, truncated, info = env.step(draw.randrange(len(ACTIONS["english"])))
         done = terminated or truncated
-        success = bool(terminated and reward > 0) if done else None
+        success = bool(terminated and float(reward) > 0) if done else None
         text = "\n".join(info["descriptions"])
         rows.append([observation["mission"], text, float(reward), done, success, truncated])
     return rows
