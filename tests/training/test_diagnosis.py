@@ -243,7 +243,7 @@ def test_a_return_that_does_not_rise_is_reported_at_the_end(tmp_path: Path) -> N
     shown = io.StringIO()
     console = Console(file=shown, width=80)
     config = compose("text", ["world.num_envs=8", "training.steps=6400"])
-    log = DiagnosisLog(config, RowFile(tmp_path / FILE, 0), console.print)
+    log = DiagnosisLog(config, tmp_path, RowFile(tmp_path / FILE, 0), console.print)
     with (tmp_path / "metrics.jsonl").open("w", buffering=1) as file:
         for row in _rows([0.5, 0.4, 0.3, 0.2, 0.1]):
             assert not shown.getvalue()

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from groundling.config.overrides import Change
     from groundling.config.schema import Config
 
-
 _YAML = (".yaml", ".yml")  # Suffixes of config files; other names are experiments
 
 

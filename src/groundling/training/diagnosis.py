@@ -79,17 +79,18 @@ class DiagnosisLog:
     """Writes measurements of the first updates to a run's ``diagnosis.jsonl``, and shows each finding once."""
 
     config: Config
-    file: RowFile
+    folder: Path
+    file: RowFile | None  # None if the run resumes after the first updates
     show: Callable[..., None]
     measures: Mapping[str, float] = field(default_factory=dict)  # Those of the next update to log
 
     def log(self, row: dict[str, Any]) -> None:
-        folder = self.file.path.parent
-        if row["update"] <= UPDATES:
+        if self.file is not None and row["update"] <= UPDATES:
             self.file.append({"update": row["update"], "step": row["step"], **self.measures})
-        if row["update"] == UPDATES and (found := findings(examined(folder), self.config)):
-            self.show(table_of(found, f"signs that this run cannot learn (groundling diagnose {folder})"))
-        if row["step"] >= self.config.training.steps and (trend := _trend(examined(folder), self.config)):
+            if row["update"] == UPDATES and (found := findings(examined(self.folder), self.config)):
+                self.show(table_of(found, f"signs that this run cannot learn (groundling diagnose {self.folder})"))
+        rows = read_metrics(self.folder) if row["step"] >= self.config.training.steps else []
+        if (trend := _trend({"rows": rows}, self.config)) is not None:
             self.show(f"{trend.symptom}: {trend.evidence}; try {trend.change}", highlight=False, soft_wrap=True)
 
 

@@ -228,13 +228,13 @@ class Trainer:
         stack.callback(tracker.close)
         logs: list[Log] = [tracker, SampleLog(self.collector, self.folder, update, last_step)]
         listeners: list[ValidationListener] = [tracker]
-        self.diagnosis = DiagnosisLog(self.config, RowFile(self.folder / FILE, update), console.print)
+        measured = RowFile(self.folder / FILE, update) if update < UPDATES else None
+        self.diagnosis = DiagnosisLog(self.config, self.folder, measured, console.print)
         logs.append(self.diagnosis)
-        name, online = f"{config.name}-seed{config.seed}", list[OnlineLog]()
+        name, shared, online = f"{config.name}-seed{config.seed}", shareable(config.model_dump()), list[OnlineLog]()
         if config.training.wandb is not None:
-            online.append(wandb_log(config.training.wandb, name, shareable(config.model_dump()), self.folder))
+            online.append(wandb_log(config.training.wandb, name, shared, self.folder))
         if config.training.trackio is not None:
-            shared = shareable(config.model_dump())
             online.append(trackio_log(config.training.trackio, f"{name}-{self.folder.resolve().name}", shared))
         for one in online:
             stack.callback(one.close)
