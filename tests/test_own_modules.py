@@ -47,7 +47,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     words = [f"world.env={_ID}", "~world.args", "model.path=starter", f"run_dir={json.dumps(str(folder))}"]
     with redirect_stdout(StringIO()) as printed:
         assert main(["train", "demo", *words, *sizes, "evaluation.baselines=[]"]) == 0
-    assert f"done: {shlex.join(['groundling', 'evaluate', str(folder)])}\n" in printed.getvalue()
+    assert f"done; to evaluate it, run: {shlex.join(['groundling', 'evaluate', str(folder)])}\n" in printed.getvalue()
     assert main(["evaluate", str(folder)]) == 0
     settings = folder / "config.yaml"
     settings.write_text(settings.read_text().replace("imports: []", "imports: [my_module]"))

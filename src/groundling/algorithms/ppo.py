@@ -33,7 +33,7 @@ class PPO(ClippedOnPolicy):
     epochs: Annotated[int, Ge(1)] = 4  # Passes over each rollout; usually 1 to 10
     gae_lambda: Annotated[float, Ge(0), Le(1)] = 0.99  # λ of generalised advantage estimation; usually 0.9 to 1
     value_clip_range: Annotated[float | None, Gt(0)] = 0.2
-    """Maximum change of a value before it is clipped; null disables clipping."""
+    """Maximum change in a value before it is clipped; null disables clipping."""
     value_coefficient: Annotated[float, Ge(0)] = 1.0
     """Weight of the value loss (half the squared error); 1 corresponds to 0.5 in GLAM and Stable-Baselines3."""
     entropy_coefficient: Annotated[float, Ge(0)] = 0.01
@@ -46,7 +46,7 @@ class PPO(ClippedOnPolicy):
     """Extra epochs that train only the value head, on the hidden states of the last ``value_rollouts`` rollouts."""
     value_rollouts: Annotated[int, Ge(1), OnlyWith("value_epochs")] = 1
     value_warmup: Annotated[int, Ge(0), OnlyWith("value_epochs")] = 0
-    """Number of initial updates that train only the value head, for ``value_epochs``."""
+    """Number of initial updates that train only the value head, for ``value_epochs`` epochs each."""
     detach_values: bool = False
     """Train only the value head with the value loss, not the language model."""
 
@@ -75,7 +75,7 @@ class PPO(ClippedOnPolicy):
         return terms
 
     def optimize(self, policy: Policy, batch: Batch, generator: torch.Generator) -> dict[str, float]:
-        """Take one optimizer step on each minibatch of every epoch; then fit the value head for ``value_epochs``."""
+        """Take one optimizer step on each minibatch of every epoch; then fit the value head for ``value_epochs`` epochs."""
         if not self.detach_values and not self.value_epochs:
             return super().optimize(policy, batch, generator)
         head = policy.get_submodule("value_head")

@@ -40,7 +40,7 @@ def add_parser(commands: Commands) -> None:
     add_config_dir(parser)
     text = "your own prompts: a JSON Lines, Parquet, CSV or text file, in TRL's formats or with one prompt per line"
     add("--prompts", type=Path, metavar="FILE", help=text)
-    text = "the reward: FILE.py:FUNCTION, or one of `groundling list rewards`; repeat the option to sum several"
+    text = "the reward: FILE.py:FUNCTION, or one listed by `groundling list rewards`; repeat the option to sum several"
     add("--reward", dest="rewards", action=_Rewards, default=[], metavar="REWARD", help=text)
     text = "submit to SLURM: partition=gpu nodes=2 gpus=4 time=12:00:00 array=seeds, … (--dry-run shows the job)"
     add("--slurm", nargs="*", metavar="key=value", help=text)
@@ -114,7 +114,7 @@ def _train_each(configs: list["Config"]) -> int:
         for current, config in enumerate(configs):
             is_complete = train(config, console, warn)
             words = ["groundling", "evaluate", config.run_dir, *import_words(config.imports)]
-            done = f"done: {shlex.join(words)}"
+            done = f"done; to evaluate it, run: {shlex.join(words)}"
             console.print(done if is_complete else "stopped; run the same command again to resume", soft_wrap=True)
             if is_near() and not (is_complete and current == len(configs) - 1):
                 return TO_BE_REQUEUED
@@ -153,7 +153,7 @@ def _submit(arguments: argparse.Namespace, commands: list[list[str]], run_dirs: 
 
 
 def _command_words(arguments: argparse.Namespace, overrides: list[str]) -> list[str]:
-    """Return the arguments of ``groundling`` that train with these overrides from any working directory."""
+    """Return the command line that trains with these overrides, valid in any working directory."""
     name = arguments.experiment
     words = ["train", str(Path(name).resolve()) if name.endswith(_YAML) else name]
     if arguments.config_dir is not None:

@@ -22,7 +22,7 @@ from groundling.rewards.reward_model_part import asks_server
 @rewards.register("rubric")
 @dataclass(kw_only=True)
 class RubricReward(Reward):
-    """Score that a judge assigns to each text using a rubric; equal texts for equal prompts are scored once.
+    """Score that a judge assigns to each text using a rubric; identical pairs of prompt and text are scored once.
     If the judge fails or returns no score even when asked again, the text gets the mean of the others in the batch.
     """
 

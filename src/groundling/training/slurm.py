@@ -152,7 +152,7 @@ def job_file(
 
 @contextmanager
 def time_limit(has_advanced: Callable[[], bool]) -> Iterator[Callable[[], bool]]:
-    """Treat the signal before a job's time limit like Ctrl-C; yield a function that returns True once it has arrived.
+    """Treat the signal before a job's time limit like Ctrl-C; yield a function that returns True from then on.
     Outside of the training loop, for example while a model is loading, `TimeIsUp` ends the process instead. The job is
     then requeued only if ``has_advanced()``; a job that never advances would be requeued forever.
     """

@@ -46,7 +46,7 @@ class Frames:
 
 @dataclass
 class NetHackIncidents:
-    """Counts of the problems so far, from which the run recovered."""
+    """Counts of the problems from which the run has recovered so far."""
 
     crashed_envs: int = 0  # envs that raised an exception and were recreated
     dead_workers: int = 0  # workers that died and were restarted
@@ -76,7 +76,7 @@ class NetHackVectorEnv:
         task: One of `groundling.envs.nethack.TASKS`.
         num_envs: Number of envs, a multiple of ``num_groups``.
         num_workers: Number of processes. If 0, `receive` steps the envs in this process, so a NetHack crash ends it.
-        num_groups: Number of groups; with 2, workers and learner work at the same time.
+        num_groups: Number of groups; with 2, the workers and the learner run concurrently.
         first_env: Index of this vector's first env among all envs of the run, if several learners share a run.
         timeout: Seconds without an answer after which a worker is considered hung.
         args: Arguments of the task (`groundling.envs.nethack.tasks.NetHackTask`).
@@ -178,12 +178,12 @@ class NetHackVectorEnv:
         return states
 
     def load_state_dict(self, states: Sequence[Mapping[str, Any]]) -> None:
-        """Let the next `reset` continue after the saved episodes; the seed and the number of envs must match."""
+        """Make the next `reset` continue after the saved episodes; the seed and the number of envs must match."""
         saved = len(states), states[0]["seed"]
         if saved != (self.num_envs, self._spec.seed):
             raise RunError(
                 f"the checkpoint has {saved[0]} NetHack envs with seed {saved[1]}, but the run has {self.num_envs} "
-                f"with seed {self._spec.seed}: set the checkpoint's values"
+                f"with seed {self._spec.seed}: use the checkpoint's values"
             )
         self._memory.arrays["next_episode"][:] = [state["next_episode"] for state in states]
         for state in states:

@@ -1,4 +1,4 @@
-"""The token MDP: actions are tokens, and episodes are generated texts (Ramamurthy et al. 2022, arXiv 2210.01241).
+"""The token MDP: actions are tokens, and episodes are generated texts (Ramamurthy et al. 2023, arXiv 2210.01241).
 
 `encode_prompts` turns prompts into padded token ids, for the env and for batched sampling.
 """
@@ -37,7 +37,7 @@ class TextGenerationEnv(gymnasium.Env[Observation, int]):
     Args:
         samples: Samples, chosen uniformly with replacement; ``reset(options={"sample": …})`` selects one.
         tokenizer: The model's tokenizer, with a padding token.
-        reward: Reward for a finished completion or for each token, from `groundling.rewards.create`; None for 0.
+        reward: Reward for a finished completion or for each token, from `groundling.rewards.create`; if None, it is 0.
         max_prompt_length: Maximum number of tokens in a prompt; longer prompts are truncated.
         max_episode_length: Maximum number of tokens in a completion.
         prompt_truncation_side: Side on which long prompts are truncated.

@@ -159,8 +159,8 @@ class CnnDailyMail(DatasetPool):
         prompt_prefix: Text before the article.
         prompt_suffix: Text after the article.
         truncate_article: Number of words of the article to keep, joined by spaces; None for all.
-        truncate_by: How to split words: ``nltk`` uses NLTK 3.7's ``word_tokenize``, which counts punctuation as words
-            and requires NLTK and its data; ``blanks`` splits at whitespace.
+        truncate_by: How to split the article into words: ``nltk`` uses NLTK 3.7's ``word_tokenize``, which counts
+            punctuation as words and requires NLTK and its data; ``blanks`` splits at whitespace.
     """
 
     hub: ClassVar[DatasetSource] = DatasetSource(
@@ -303,7 +303,7 @@ class _Placed(NamedTuple):
 
 
 def _placed(table: Table) -> list[list[_Placed]]:
-    """Return the cells with their columns; as in the paper's baselines, cells that span rows are only in the first."""
+    """Return the cells with their columns; as in the paper's baselines, cells that span rows appear only in the first."""
     placed = []
     for cells in table:
         ends = pairwise(accumulate((cell["column_span"] for cell in cells), initial=0))

@@ -104,7 +104,7 @@ class CausalReader:
         return _by_run(questions, read)
 
     def states(self, prompts: Sequence[Tokens]) -> Tensor:
-        """Return the final state of each prompt, float32 (num_prompts, hidden); equal prompts are read once."""
+        """Return the final state of each prompt, float32 (num_prompts, hidden); identical prompts are read once."""
         distinct = list(dict.fromkeys(map(tuple, prompts)))
         last = {p: one[-1] for p, one in zip(distinct, self._read_lines(distinct), strict=True)}
         return torch.stack([last[tuple(prompt)] for prompt in prompts]).float()

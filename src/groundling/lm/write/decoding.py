@@ -60,7 +60,7 @@ class Decoder:
     def __call__(
         self, prompts: Sequence[Sequence[int]], sampling: Sampling, uniforms: Tensor, max_new_tokens: int | None = None
     ) -> Decoded:
-        """Continue each prompt; equal prompts are read once.
+        """Continue each prompt; identical prompts are read once.
 
         ``uniforms``, float64 (num_prompts, num_steps) in [0, 1), contains one number per token; texts have at most
         ``num_steps`` tokens. ``max_new_tokens`` overrides the value in ``sampling``.
@@ -96,7 +96,7 @@ class Decoder:
         """Return True if steps are exact for texts of these lengths; warn once if not."""
         window, longest = stepper.backbone.layers.window, max(given) + new_tokens
         if window is not None and longest > window:
-            why = f"layers that see {window} tokens"
+            why = f"sliding window of {window} tokens"
         elif not stepper.exact:
             why = "steps do not agree exactly with its plain forward pass"
         else:

@@ -77,7 +77,7 @@ class Stepper:
         return self._checked
 
     def begin(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> Texts:
-        """Read nonempty prompts (token ids), with room for ``new_tokens`` after them; equal prompts are read once."""
+        """Read nonempty prompts (token ids), with room for ``new_tokens`` after them; identical prompts are read once."""
         encodes, device = self.backbone.is_encoder_decoder, self.backbone.device
         texts: Texts | None = None
         for group, rows, place in self._distinct(prompts):

@@ -67,7 +67,7 @@ class TextWorld(World):
 
     @classmethod
     def policy_for(cls, place: str, args: Mapping[str, Any] = {}) -> str | None:
-        with suppress(GroundlingError):  # reported when the world is created, with its arguments
+        with suppress(GroundlingError):  # creating the world reports this error, with the arguments
             return "action_generating" if inspect_env(place, args).takes_any_text else None
         return None
 

@@ -18,7 +18,7 @@ from groundling.worlds.writing.measures import make_measured_reward
 
 
 def _writer(player: Demonstrator) -> Callable[[Sequence[Sample], int], list[Recorded]]:
-    """Return a function that samples a text for each prompt with a seed, and computes its reward."""
+    """Return a function that, given a seed, samples a text for each prompt and computes its reward."""
     world = player.world
     world.check_player(player)
     policy, num_tokens = as_writer(player.policy), world.config.num_tokens
@@ -49,9 +49,9 @@ def _writer(player: Demonstrator) -> Callable[[Sequence[Sample], int], list[Reco
 def record(
     players: Sequence[Demonstrator], settings: PairSettings, on_segment: Callable[[], None] = lambda: None
 ) -> int:
-    """Generate two texts for each of the pool's training prompts, and return the number of pairs. The texts come from
-    one player and the next, in random order. The config's seed determines all random choices. If the process is
-    killed, repeating the call continues with the unfinished batch. ``on_segment`` is called for each text.
+    """Generate pairs of texts for the pool's training prompts, and return their number. A pair's texts come from
+    consecutive players, in random order. The config's seed determines all random choices. If the process is killed,
+    repeating the call continues with the unfinished batch. ``on_segment`` is called for each text.
     """
     settings.check_texts()
     for name, value in (("length", settings.length), ("stride", settings.stride)):
@@ -89,7 +89,7 @@ def record(
         rounds.add([text for pair in zip(first, second, strict=True) for text in pair])
         for _ in range(2 * len(samples)):
             on_segment()
-    # Use other random numbers than the random judge, which uses only the seed.
+    # Use different random numbers from the random judge, which is seeded with the seed alone.
     swapped = np.random.default_rng((world.seed, 1)).integers(0, 2, settings.pairs)
     places = [(2 * pair + int(swap), 2 * pair + 1 - int(swap)) for pair, swap in enumerate(swapped)]
     return len(rounds.write([place for both in places for place in both]))
