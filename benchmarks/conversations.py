@@ -31,6 +31,7 @@ from groundling.envs.text_env import TextObservation
 from groundling.envs.vector import TextVectorEnv
 from groundling.lm import LanguageModel
 from groundling.policies import ActionScoringPolicy
+from groundling.runtime import devices
 
 RESULTS = Path(__file__).parent / "results"
 LENGTHS = (20, 40, 60)
@@ -158,6 +159,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--quick", action="store_true")
     arguments = parser.parse_args()
+    devices.configure()  # as in a run
     torch.set_num_threads(1)
     rows, clock = [], "cpu" if arguments.device == "cpu" else "wall"
     for name in ["starter-causal"] if arguments.quick else arguments.models:

@@ -30,6 +30,7 @@ from torch import Tensor, nn
 
 from groundling.lm import LanguageModel
 from groundling.policies.text_states import Sequences, read_states
+from groundling.runtime import devices
 
 RESULTS = Path(__file__).parent / "results"
 TEXT = Path(__file__).parent.parent / "docs"
@@ -74,6 +75,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="run one round with two texts; write no results")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
+    devices.configure()  # as in a run
     torch.set_num_threads(1)
     if arguments.quick:
         arguments.rounds = 1

@@ -30,6 +30,7 @@ from groundling.algorithms import Rollout
 from groundling.config.compose import compose
 from groundling.lm import LanguageModel
 from groundling.lm.read.tree_reader import TreeReader
+from groundling.runtime import devices
 from groundling.training.trainer import Trainer
 
 RESULTS = Path(__file__).parent / "results" / "frozen-layers.json"
@@ -131,6 +132,7 @@ def main() -> None:
     parser.add_argument("--profile", choices=("plain", "cached"), help="profile learning once, and write no results")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
+    devices.configure()  # as in a run
     torch.set_num_threads(1)
     rows: dict[str, list[float]] = {f"{way}_{what}": [] for way in ("plain", "cached") for what in ("act", "learn")}
     far_log_probs = far_weights = 0.0

@@ -37,6 +37,7 @@ from groundling.envs.vector import TextVectorEnv
 from groundling.judges.reward_models import MotifRewardModel
 from groundling.judges.reward_models.distill import train_epoch
 from groundling.lm import LanguageModel
+from groundling.runtime import devices
 
 RESULTS = Path(__file__).parent / "results"
 SIZES: dict[str, tuple[int, ...]] = {
@@ -157,6 +158,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="run one round with two sizes each; write no results")
     arguments = parser.parse_args()
+    devices.configure()  # as in a run
     torch.set_num_threads(1)
     sizes = {name: of[:2] if arguments.quick else of for name, of in SIZES.items()}
     rounds = 1 if arguments.quick else arguments.rounds

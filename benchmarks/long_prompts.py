@@ -22,6 +22,7 @@ from machine import machine
 
 from groundling.lm import LanguageModel
 from groundling.lm.kernels import BlockAttention
+from groundling.runtime import devices
 
 RESULTS = Path(__file__).parent / "results"
 PROMPTS = ((88,), (88, 44), (440,), (880,), (880, 440), (1760,), (3520,))
@@ -78,6 +79,7 @@ def main() -> None:
     arguments = parser.parse_args()
     prompts = MIDDLE if arguments.middle else WITH_GRADIENTS if arguments.quick else PROMPTS
     rounds = 1 if arguments.quick else arguments.rounds
+    devices.configure()  # as in a run
     torch.set_num_threads(1)
     lms = {way: model(way) for way in WAYS}
     rows = []

@@ -51,6 +51,7 @@ from transformers.models.t5 import T5Config, T5ForConditionalGeneration
 
 from groundling.lm import LanguageModel, ValueHead
 from groundling.prompts import glam_prompt
+from groundling.runtime import devices
 
 ACTIONS = ["turn left", "turn right", "go forward", "pick up", "drop", "toggle"]
 MICRO_BATCH = 4
@@ -416,6 +417,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.quick:
         arguments.prompts, arguments.rounds = 8, 2
+    devices.configure()  # as in a run
     torch.set_num_threads(arguments.threads)
     if arguments.memory_of:
         family, variant = arguments.memory_of

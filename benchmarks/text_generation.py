@@ -51,6 +51,7 @@ from groundling.lm import LanguageModel
 from groundling.lm.write.decoding import Decoder
 from groundling.lm.write.sampling import Sampling
 from groundling.policies import TokenPolicy, TokenPrompt
+from groundling.runtime import devices
 
 RESULTS = Path(__file__).parent / "results"
 NUM_TEXTS, NEW_TOKENS = 64, 20
@@ -313,7 +314,7 @@ def iteration(family: str, size: str, prompts: list[list[int]]) -> dict[str, Cal
     }
 
 
-def beside_trl(size: str, rounds: int, python: str, device: str) -> dict[str, Any]:
+def compare_with_trl(size: str, rounds: int, python: str, device: str) -> dict[str, Any]:
     """Compare with `trl_writing.py` with the settings in `TRL_SETTINGS`; PPO has a separate critic.
 
     TRL runs in a separate process, with one iteration after a warm-up, and is interleaved with ours.
@@ -425,6 +426,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", help="with --trl: the device for both")
     parser.add_argument("--memory-of", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    devices.configure()  # as in a run
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     if arguments.memory_of:
@@ -434,7 +436,7 @@ def main() -> None:
         parser.error("--device goes with --trl alone: all else is timed on the CPU")
     if arguments.trl:
         compared = {
-            size: beside_trl(size, arguments.rounds, arguments.trl, arguments.device) for size in arguments.sizes
+            size: compare_with_trl(size, arguments.rounds, arguments.trl, arguments.device) for size in arguments.sizes
         }
         print(json.dumps({size: found["ratios"] for size, found in compared.items()}, indent=1))
         path = RESULTS / f"trl-{arguments.device}.json"

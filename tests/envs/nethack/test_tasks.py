@@ -241,14 +241,14 @@ def test_the_question_what_to_eat(question: str, action: int, key: str) -> None:
     assert game.keys == [ord(key)]
 
 
-def _beside(row: int, column: int) -> dict[tuple[int, int], int]:
+def _oracle_at(row: int, column: int) -> dict[tuple[int, int], int]:
     return {(row, column): ORACLE}
 
 
 @pytest.mark.parametrize("cell, success", [((5, 8), True), ((7, 10), True), ((6, 11), False), ((4, 9), False)])
 def test_the_oracle_counts_from_the_next_square(cell: tuple[int, int], success: bool) -> None:
     at = {0: 9, 1: 6}  # column 9, row 6
-    env, _ = scripted("NetHackOracle-v1", [Shown(stats=at), Shown(stats=at, glyphs=_beside(*cell))])
+    env, _ = scripted("NetHackOracle-v1", [Shown(stats=at), Shown(stats=at, glyphs=_oracle_at(*cell))])
     assert env.advance(NORTH) == ((50.0, True, False) if success else (0.0, False, False))
 
 
@@ -266,13 +266,14 @@ def test_the_oracle_counts_from_the_next_square(cell: tuple[int, int], success: 
 )
 def test_sober_at_the_oracle(task: str, condition: int, compat: tuple[str, ...], success: bool) -> None:
     stats = {0: 9, 1: 6, 25: condition}
-    env, _ = scripted(task, [Shown(), Shown(stats=stats, glyphs=_beside(5, 9))], compat=compat)
+    env, _ = scripted(task, [Shown(), Shown(stats=stats, glyphs=_oracle_at(5, 9))], compat=compat)
     assert env.advance(NORTH)[0] == (50.0 if success else 0.0)
 
 
 def test_the_oracle_at_the_maps_edge() -> None:
     env, _ = scripted(
-        "NetHackOracle-v1", [Shown(), Shown(stats={0: 0, 1: 0}, glyphs=_beside(1, 1)), Shown(glyphs=_beside(20, 78))]
+        "NetHackOracle-v1",
+        [Shown(), Shown(stats={0: 0, 1: 0}, glyphs=_oracle_at(1, 1)), Shown(glyphs=_oracle_at(20, 78))],
     )
     assert env.advance(NORTH)[0] == 50
 
