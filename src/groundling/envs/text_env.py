@@ -351,6 +351,9 @@ class TextEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._given = {name: one for name, one in given.items() if one is not None}
         self._goal: Any = None  # the episode's
 
+    def __str__(self) -> str:
+        return str(self.env)
+
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         observation, info = read_reset(self.env.reset(seed=seed, options=options))
         self._goal = None

@@ -131,7 +131,7 @@ def test_a_session_that_was_replaced_unnoticed_is_lost(connect: Connect) -> None
     env = OpenEnv(URL, **ARGS)
     _, info = env.reset(seed=0)
     env._client.async_client._ws = object()  # as if OpenEnv's client had reconnected
-    with pytest.raises(EnvLost, match="closed the session"):
+    with pytest.raises(EnvLost, match="lost its session, which the server closed"):
         env.step(info["actions"][0])
 
 

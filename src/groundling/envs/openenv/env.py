@@ -113,8 +113,8 @@ class OpenEnv(gymnasium.Env[dict[str, Any], str]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         super().reset(seed=seed)
-        given = self._reset if seed is None else {**self._reset, "seed": seed}
         self._connect()
+        given = self._reset if seed is None else {**self._reset, "seed": seed}
         answer = self._ask("reset", lambda: self._client.reset(**given))
         self._socket = self._client.async_client._ws
         self._steps, self._goal, self._first = 0, None, answer.observation
@@ -123,21 +123,18 @@ class OpenEnv(gymnasium.Env[dict[str, Any], str]):
                 self._goal = _filled(self._goal_template, answer.observation)
             return answer.observation, self._info(answer)
         except MissingField as missing:
-            names = ", ".join(map(str, answer.observation))
-            raise ConfigError(
-                f"the observation of {self} has no field {missing}, which world.args uses; its fields: {names:.200}"
-            ) from None
+            why = f"the observation of {self} has no field {missing}, which world.args uses; its fields: "
+            raise ConfigError(why + ", ".join(map(str, answer.observation))[:200]) from None
 
     def step(self, action: str) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         if self._client is None:
             raise EnvLost("has no session: reset it")
         if self._admissible is not None and action not in self._values:  # without seeds, replays diverge
             self._lose(f"does not list the action {action!r:.60}")
-        value = action if self._admissible is None else self._values[action]
-        sent = {**self._constants, self._action: value}
+        sent = {**self._constants, self._action: action if self._admissible is None else self._values[action]}
         answer = self._ask("step", lambda: self._client.step(sent))
         if self._client.async_client._ws is not self._socket:  # the client has reconnected, but the episode is lost
-            self._lose("closed the session")
+            self._lose("lost its session, which the server closed")
         self._steps += 1
         try:
             info = self._info(answer)
