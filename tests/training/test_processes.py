@@ -48,7 +48,7 @@ def _train(words: list[str]) -> None:
     child = _start(words)
     output, _ = child.communicate(timeout=300)
     assert child.returncode == 0, output
-    assert output.count("done:") == 1  # only the main process prints
+    assert output.count("done; to evaluate") == 1  # only the main process prints
     assert "runloop" not in output, output
 
 
@@ -56,7 +56,7 @@ def _train_forked(words: list[str], processes: int = 2) -> None:
     """Train in processes that share this process's imports."""
     ended = groundling(processes, *words)
     assert [process.exit_code for process in ended] == [0] * processes, ended
-    assert "".join(process.output for process in ended).count("done:") == 1  # only the main process prints
+    assert "".join(process.output for process in ended).count("done; to evaluate") == 1  # only the main process prints
 
 
 def _figures(run_dir: Path) -> list[dict[str, Any]]:
