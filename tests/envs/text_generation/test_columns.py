@@ -177,6 +177,9 @@ def test_broken_files_are_errors(tmp_path: Path) -> None:
     broken.write_text('{"prompt": 7}\n')
     with pytest.raises(GroundlingError, match=r"broken\.jsonl:1: .* strings, got 7"):
         pools.create("jsonl", path={"train": str(broken)}).prepare("train")
+    broken.write_text('{"prompt": [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]}\n')
+    with pytest.raises(GroundlingError, match=r"broken\.jsonl:1: .*alternating"):
+        pools.create("jsonl", path={"train": str(broken)}).prepare("train")
     broken.write_text("")
     with pytest.raises(ConfigError, match=f"^{broken} is empty: add rows$"):
         pools.create("jsonl", path={"train": str(broken)}).prepare("train")

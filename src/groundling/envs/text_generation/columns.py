@@ -170,11 +170,14 @@ class ColumnPool(Pool):
         """Return the rows of a split."""
 
     def prepare(self, split: Split) -> list[Sample]:
-        samples = [self._sample(f"{split}_{number}", row) for number, row in enumerate(self.rows(split))]
+        samples = []
+        for number, row in enumerate(self.rows(split)):
+            try:
+                samples.append(self._sample(f"{split}_{number}", row))
+            except ConfigError as error:
+                raise ConfigError(f"{getattr(row, 'where', f'row {split}_{number}')}: {error}") from None
         if not samples:
-            raise ConfigError(
-                f"no samples for split {split} with {self}: add rows, or set fractions so that the split has a prompt"
-            )
+            raise ConfigError(f"no samples for split {split} with {self}: add rows, or change fractions")
         return samples
 
     def prompt_name(self, row: Row) -> str:
@@ -183,12 +186,11 @@ class ColumnPool(Pool):
         return "messages" if name == ColumnPool.prompt_column and name not in row and "messages" in row else name
 
     def _sample(self, name: str, row: Row) -> Sample:
-        asked, where = self.prompt_name(row), getattr(row, "where", f"row {name}")
+        asked = self.prompt_name(row)
         reference = self.reference_column or ("completion" if "completion" in row else None)
         for column in filter(None, (asked, reference, self.id_column, *(self.meta_columns or ()))):
             if column not in row:
-                advice = _advice(row) if column == asked else ""
-                raise ConfigError(f"{where}: {unknown('column', column, row, advice)}")
+                raise ConfigError(unknown("column", column, row, _advice(row) if column == asked else ""))
         used, names = {asked, reference, self.id_column, MESSAGES}, self.meta_columns
         meta = {column: row[column] for column in row if (column not in used if names is None else column in names)}
         id, prompt = str(row[self.id_column]) if self.id_column else name, row[asked]
@@ -196,19 +198,17 @@ class ColumnPool(Pool):
         references = (references,) if isinstance(references, str) else references or ()
         if not isinstance(prompt, str | list) or not isinstance(references, list | tuple):
             wrong = references if isinstance(prompt, str | list) else prompt
-            raise ConfigError(f"{where}: prompt and references must be strings, got {wrong!r:.80}")
+            raise ConfigError(f"prompt and references must be strings, got {wrong!r:.80}")
         if others := {one.get("role") for one in references if isinstance(one, Mapping)} - {"assistant", None}:
-            raise ConfigError(f"{where}: {reference} must be an answer, got {others}: move them to the prompt")
+            raise ConfigError(f"{reference} must be an answer, got {others}: move them to the prompt")
         references = tuple(one.get("content") if isinstance(one, Mapping) else one for one in references)
         if isinstance(prompt, str):
             return Sample(id, self.prompt_prefix + prompt + self.prompt_suffix, references, meta, data=(prompt,))
         if self.prompt_prefix or self.prompt_suffix:
-            raise ConfigError(
-                "prompt_prefix and prompt_suffix have no effect on messages: put the text into a message"
-            )
+            raise ConfigError("prompt_prefix and prompt_suffix have no effect on messages: put them into a message")
         has_answer = bool(prompt) and isinstance(prompt[-1], Mapping) and prompt[-1].get("role") == "assistant"
         if has_answer and asked == "prompt":
-            raise ConfigError(f"{where}: the prompt ends with an answer: move it to a column named completion")
+            raise ConfigError("the prompt ends with an answer: move it to a column named completion")
         meta[MESSAGES] = prompt[:-1] if has_answer else prompt
         return Sample.of_messages(id, prompt, references=references, meta=meta)
 
