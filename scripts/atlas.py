@@ -32,7 +32,7 @@ combinations of world, policy, model, algorithm and reward. [combinations.md](co
 - The figure is for held-out episodes or prompts, except in [rl4lms](../results/rl4lms/README.md), where it is the mean
   reward of the last texts in training, and the baseline that of the first. Values are interquartile means over seeds
   (means if there are fewer than four; in NetHack, always), with 95% bootstrap intervals. With one seed, the interval is
-  over episodes. Intervals of few seeds tend to be too narrow.
+  over episodes. Intervals over few seeds tend to be too narrow.
 - The baseline is the untrained model if it was evaluated, otherwise random actions.
 - Steps are env steps, transitions (cloning), frames (NetHack) or tokens (writing) of one run.
 - Hours are for one run (the median over seeds), in CPU time if it was recorded, otherwise in wall-clock time, on various

@@ -15,6 +15,7 @@ from groundling.cli.main import main
 from groundling.lm.load.model_files import STARTERS
 from groundling.rewards import rewards
 from groundling.training.tracking import read_metrics
+from groundling.worlds.writing.config import WritingConfig
 from tests.runs import error_of
 
 SMALL = ["world.num_texts=4", "world.texts_per_prompt=2", "world.num_tokens=4", "evaluation.episodes=4", "device=cpu"]
@@ -135,10 +136,7 @@ def test_a_model_object_is_saved_with_the_run(tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"train_dataset": []}, "train_dataset is empty: pass at least one prompt"),
-        (
-            {"train_dataset": {"train": ROWS}},
-            r"has the keys train: pass one split, as in train_dataset=data\['train'\]",
-        ),
+        ({"train_dataset": {"train": ROWS}}, r"has keys train: pass one split, as in train_dataset=data\['train'\]"),
         ({"train_dataset": 3}, "must be a file, a list of prompts, a list of dicts or a datasets.Dataset, got int"),
         ({"train_dataset": ["1 2", 3]}, "row 1 of train_dataset must be a prompt or a dict of columns, got 3"),
         ({"train_dataset": [{"question": "?"}]}, "unknown column 'prompt': .*world.args.prompt_column=question"),
@@ -158,7 +156,7 @@ def test_a_model_object_is_saved_with_the_run(tmp_path: Path) -> None:
         ({"reward_funcs": len}, r"the reward len\(obj.*\) must accept completions"),
         ({"model": 3}, "model must be a folder, a hub id or a Transformers model, got a int"),
         ({"reward_funcs": lambda completions: None}, "must return one number for each sample, got None"),
-        ({"reward_funcs": lambda completions: [1.0]}, "must return rewards of shape"),
+        ({"reward_funcs": lambda completions: [1.0]}, "wrong number of rewards: expected ., got 1"),
         (
             {"reward_funcs": lambda completions, price: [1.0]},
             "expects 'price', but the data has the columns prompt, ans",
@@ -196,6 +194,13 @@ def test_the_command_line_trains_on_a_file_with_a_function_of_a_file(
     folder = Path("runs/asked-polite-grpo-seed1")
     rows = read_metrics(folder)
     assert main(command) == 0 and read_metrics(folder) == rows
+    Path("asked.jsonl").write_text("".join(json.dumps(row | {"answer": "new"}) + "\n" for row in ROWS))
+    Path("my.py").write_text("def polite(completions, answer):\n    return [0.0 for a in answer]\n")
+    with (
+        pytest.warns(match="the 16 samples or their order have"),
+        pytest.warns(match="^my.py:polite has changed since"),
+    ):
+        assert main([*command, "training.steps=16"]) == 0
     assert main(["evaluate", str(folder), "--import", "my.py:polite"]) == 0
     _forget("polite", monkeypatch)
     error = error_of(["evaluate", str(folder)], capsys)
@@ -208,6 +213,31 @@ def _forget(id: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(rewards._factories, id)
     monkeypatch.delitem(rewards._origins, id)
     monkeypatch.setattr("groundling.registry.imported_modules", [])
+
+
+def test_a_file_without_a_function_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["train", "writing", "--reward", "my.py"])
+    assert "--reward my.py is a file: name a function in it, as in my.py:FUNCTION" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("algorithm", ["dpo", "kto"])
+def test_prompts_can_be_preferences(
+    algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [{"prompt": f"{number}:", "chosen": "red", "rejected": "blue"} for number in range(20)]
+    Path("pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main(["train", algorithm, "--prompts", "pairs.jsonl", "training.epochs=1", "run_dir=run"]) == 0
+    assert "pairs: 16 samples for training, 2 held out for" in capsys.readouterr().out
+
+
+def test_a_prompt_held_out_twice_is_reported(tmp_path: Path) -> None:
+    Path(tmp_path / "few.txt").write_text("a b\nc d\ne\n")
+    described = WritingConfig(pool="lines", args={"path": str(tmp_path / "few.txt")}).read_prompts()
+    assert (
+        described == "few: 2 samples for training, 1 held out for validation and 1 for evaluation (the same prompts)"
+    )
 
 
 @pytest.mark.parametrize(

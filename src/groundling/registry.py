@@ -1,5 +1,6 @@
 """Registries of components, which configs refer to by id."""
 
+import hashlib
 import importlib.util
 import inspect
 import os
@@ -89,7 +90,7 @@ def check_arguments(factory: Callable[..., Any], args: Mapping[str, Any], compon
         if (given := provided(factory).get(name)) is not None:
             return f"{key} cannot be set: the run provides it to {component}, from {given.decided_by or given.role}"
         takes_out = f"; ~{prefix[:-1]} removes the experiment's arguments" if prefix.endswith("args.") else ""
-        return unknown(f"argument of {component}", name, model.model_fields) + takes_out
+        return f"{component} has an " + unknown("argument", name, model.model_fields) + takes_out
 
     try:
         model.model_validate(dict(args))
@@ -156,6 +157,17 @@ def from_file(path: Path) -> ModuleType:
             del sys.modules[name]
             raise
     return sys.modules[name]
+
+
+def source_digests() -> dict[str, str]:
+    """Return the SHA-256 of the source file of each module in `imported_modules`."""
+    digests = {}
+    for name in imported_modules:
+        path = name.partition(":")[0]
+        module = sys.modules.get(str(Path(path).resolve()) if path.endswith(".py") else path)
+        if (file := getattr(module, "__file__", None)) is not None and Path(file).is_file():
+            digests[name] = hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    return digests
 
 
 def import_words(modules: Iterable[str]) -> list[str]:

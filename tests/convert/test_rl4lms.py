@@ -262,7 +262,7 @@ def test_arguments_of_adamw_are_read(write: Callable[..., Path]) -> None:
     for name in ("lr", "fused"):
         assert sum(f"{key}.{name}: no effect here" in note for note in notes) == 1
     for wrong in ("amsgrad: true", "betas: 0.9", "momentum: 0.9"):
-        with pytest.raises(ConfigError, match=rf"{key}.*only AdamW's arguments eps and betas"):
+        with pytest.raises(ConfigError, match=rf"{key}.*only AdamW's eps and betas"):
             read(Path(path), [f"{key}={{{wrong}}}"])
     for empty in ("{}", "null"):
         assert read(Path(path), [f"{key}={empty}"])[0].algorithm.args["adam_epsilon"] == 1e-8

@@ -242,7 +242,7 @@ def test_wrong_arguments_are_errors() -> None:
         make_text_env("BabyAI-GoToLocl-v0")
     with pytest.raises(TranslationError, match="english, french"):
         make_text_env("BabyAI-GoToLocal-v0", language="german")
-    with pytest.raises(ConfigError, match="15: expected a whole number from 0 to 14"):
+    with pytest.raises(ConfigError, match="15: expected an integer from 0 to 14"):
         gymnasium.make("BabyAI-MixedTrainLocal-v0", num_dists=15)
     with pytest.raises(ValueError, match="56, 56"):
         describe(np.zeros((56, 56), dtype=np.uint8))

@@ -182,3 +182,19 @@ def test_a_swapped_mission_needs_a_second_thing(
     assert main(words) == (1 if suite == "swapped" else 0)  # of several suites, the suitable ones are played
     error = capsys.readouterr().err
     assert "suite 'swapped' does not apply to this run" in error and "num_dists=3" in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high", "text"),
+    [
+        (2.5e-9, -0.226, 0.214, "0.000 -0.226–0.214"),
+        (-1e-9, -0.1, 0.1, "0.000 -0.100–0.100"),
+        (0.005, 0.0009, 0.028, "0.005 0.001–0.028"),
+        (3e-5, 2e-5, 4e-5, "3e-05 2e-05–4e-05"),
+        (47, 38.2, 58.1, "47 38.2–58.1"),
+    ],
+)
+def test_figures_have_as_many_decimals_as_their_interval_needs(
+    value: float, low: float, high: float, text: str
+) -> None:
+    assert Figure(value, low, high, 5).text() == text

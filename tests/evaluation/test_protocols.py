@@ -48,7 +48,7 @@ def test_a_server_receives_balrogs_prompts(tmp_path: Path, capsys: pytest.Captur
         (["http://127.0.0.1:1/v1"], "add policy.args.model=NAME"),
         (["http://me:secret@127.0.0.1:1/v1", "policy.args.model=m"], "base_url contains a user, password or query"),
         (["http://[::1", "policy.args.model=m"], "base_url must be a URL such as http://127.0.0.1:8000/v1"),
-        (["expert", "--suite", "held-out"], "contains suites that are not part of the protocol balrog-babyai"),
+        (["expert", "--suite", "held-out"], "is not part of the protocol balrog-babyai"),
         (["expert", "world.args.max_steps=9"], "world.args.max_steps=9 would change the world of balrog-babyai"),
         (["expert", "++world={history: 2, args: {room_size: 5}}"], "would change the world of balrog-babyai"),
         (["expert", "~world.args"], "~world.args would change the world of balrog-babyai"),

@@ -229,7 +229,7 @@ def test_messages_that_are_not_a_conversation(roles):
 
 @pytest.mark.parametrize("conversation", ["hi", [None], [{"role": "user"}], [{"role": "user", "content": None}]])
 def test_invalid_messages(conversation):
-    with pytest.raises(GroundlingError, match="expected messages of the form"):
+    with pytest.raises(GroundlingError, match=r"expected messages \{role"):
         Sample.of_messages("one", conversation)
     with pytest.raises(GroundlingError, match="must be pairs"):
         Sample("one", "go", earlier=(("look",),))

@@ -65,7 +65,7 @@ def test_mistakes_are_reported_in_one_line_before_anything_runs(
         ("  slow:", "  /slow:", "got '/slow'"),
         ("seeds: [1, 2]", "seeds: [1, 1]", "seeds must be distinct non-negative integers, as in 1,2,3, got [1, 1]"),
         ("episodes: 4", "episodes: 0", "episodes must be at least 1, got 0"),
-        ("common:", "common:\n  - training.epochs=7", "training.epochs=7 for all arms, but none of them uses it"),
+        ("common:", "common:\n  - training.epochs=7", "training.epochs=7, but none of its arms uses it"),
     ],
 )
 def test_wrong_files_are_reported_in_one_line(

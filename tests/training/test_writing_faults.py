@@ -109,10 +109,10 @@ def test_missing_references_are_reported(train: Train, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        ("[float('nan')] * len(scores)", "returned nan at (0,)"),
+        ("[float('nan')] * len(scores)", "returned nan at index 0:"),
         *thorough(
             ("None", "must return one number for each sample, got None"),
-            ("scores[:-1]", "must return rewards of shape (4,), got (3,)"),
+            ("scores[:-1]", "wrong number of rewards: expected 4, got 3"),
             ("['good'] * len(scores)", "must return one number for each sample"),
         ),
     ],

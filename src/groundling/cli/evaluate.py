@@ -101,9 +101,7 @@ def _run(arguments: argparse.Namespace) -> int:
     world, console = target.world, make_console()
     suites = world.find_suites(arguments.suite or protocol or next(iter(world.suites)))
     if protocol is not None and not set(suites) <= set(world.find_suites(protocol)):
-        raise ConfigError(
-            f"--suite {arguments.suite} contains suites that are not part of the protocol {protocol}: remove it"
-        )
+        raise ConfigError(f"--suite {arguments.suite} is not part of the protocol {protocol}: remove it")
     if len(suites) == 1:
         refuse_unused(arguments, "with one suite", "jobs")
     if "swapped" not in suites:

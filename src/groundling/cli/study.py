@@ -83,7 +83,5 @@ def run(arguments: argparse.Namespace) -> int:
         report(f"results: {output / 'README.md'}")
     if failed:
         names = ", ".join(job.name for job in failed)
-        raise RunError(
-            f"{len(failed)} of {len(jobs)} failed ({names}): fix these errors and run the same command again"
-        )
+        raise RunError(f"{len(failed)} of {len(jobs)} failed ({names}): fix the errors and run the same command again")
     return 0

@@ -52,6 +52,8 @@ class _Rewards(argparse.Action):
     """Add a reward; a function in a file is imported as with ``--import``."""
 
     def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, *_: Any) -> None:
+        if values.endswith(".py"):
+            parser.error(f"--reward {values} is a file: name a function in it, as in {values}:FUNCTION")
         name, _, function = values.rpartition(":")
         namespace.imports = [*namespace.imports, *([values] if name else [])]
         namespace.rewards = [*namespace.rewards, function]
@@ -77,9 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
     authors = configs[0].imports
     configs = [config.model_copy(update={"imports": arguments.imports}) for config in configs]
     if len({config.run_dir for config in configs}) < len(configs):
-        raise ConfigError(
-            "two runs of this sweep have the same run_dir: include the swept values, as in run_dir=runs/${seed}"
-        )
+        raise ConfigError("runs of this sweep share a run_dir: include the swept values, as in run_dir=runs/${seed}")
     with naming_modules(authors, arguments.experiment, configs[0].objects):
         if len(configs) > 1 or arguments.slurm is not None:  # a run checks only its own config, when it starts
             from groundling.config.checks import check
@@ -130,7 +130,8 @@ def _own_texts(arguments: argparse.Namespace) -> list["Change"]:
 
     changes, path, rewards = [], arguments.prompts, arguments.rewards
     if path is not None:
-        changes = [Change("world.args", takes_out=True), Change("world.pool", pool_of(path))]
+        pool = "preferences" if arguments.experiment in ("dpo", "kto") else pool_of(path)
+        changes = [Change("world.args", takes_out=True), Change("world.pool", pool)]
         changes.append(Change("world.args", {"path": str(path)}))
     if rewards:
         changes += [Change("reward", takes_out=True), *(Change(f"reward.{id}.coefficient", 1.0) for id in rewards)]

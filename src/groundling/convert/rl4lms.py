@@ -169,9 +169,7 @@ class _RL4LMsReader:
                 first, second = (real(key, beta) for beta in value)
                 values |= {"algorithm.args.adam_beta1": first, "algorithm.args.adam_beta2": second}
             elif name not in ("amsgrad", "maximize") or value is not False:
-                raise ConfigError(
-                    f"{key}={value!r:.80}: only AdamW's arguments eps and betas (two numbers) can be set here"
-                )
+                raise ConfigError(f"{key}={value!r:.80}: only AdamW's eps and betas (two numbers) can be set here")
         return values
 
     def _rollouts(self) -> Values:

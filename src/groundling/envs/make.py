@@ -289,17 +289,14 @@ class TextEnvMaker:
         return vars(self)
 
 
-def _create(id: str, args: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
-    if is_server(id):
-        return OpenEnv(id.removeprefix(PREFIX), **args)
-    return gymnasium.make(id, disable_env_checker=True, **args)
-
-
 def _make(id: str, args: dict[str, Any]) -> gymnasium.Env[Any, Any]:
     with foreign(f"env {id}, while being created with {args},"):
         try:
-            env = _create(id, args)
-        except (TypeError, ValueError, AssertionError) as error:
+            if is_server(id):
+                env: gymnasium.Env[Any, Any] = OpenEnv(id.removeprefix(PREFIX), **args)
+            else:
+                env = gymnasium.make(id, disable_env_checker=True, **args)
+        except (TypeError, ValueError, AssertionError, OSError) as error:
             reason = str(error) or type(error).__name__
             advice = "; ~world.args removes the experiment's arguments" if args else ""
             raise ConfigError(f"env {id} cannot be created with {args}: {reason}{advice}") from error

@@ -39,12 +39,14 @@ class ControlResults:
         if above is not None and not _is_positive(above):
             return "without a control, the agent does not succeed more often than random play: train it first"
         if not _is_positive(fall):
-            return f"no evidence that the agent reads its goal: under {suite}, success falls by only {fall.text()}"
+            return f"no evidence that the agent reads its goal: under {suite}, success falls by only {_in_words(fall)}"
         rest = self._difference(suite, self.agent, suite, "random")
-        in_part = f", but it still exceeds that of random play by {rest.text()}" if rest and _is_positive(rest) else ""
+        in_part = (
+            f", but it still exceeds that of random play by {_in_words(rest)}" if rest and _is_positive(rest) else ""
+        )
         return (
             f"the agent reads its goal{' only in part' * bool(in_part)}: under {suite}, success falls by "
-            f"{fall.text()}{in_part}"
+            f"{_in_words(fall)}{in_part}"
         )
 
     def print(self) -> None:
@@ -72,6 +74,11 @@ class ControlResults:
         one, other = self.played[suite].get(agent), self.played[other_suite].get(other_agent)
         difference = one.difference(other) if one is not None and other is not None else None
         return None if difference is None else difference[1]
+
+
+def _in_words(figure: Figure) -> str:
+    value, *interval = figure.text().split(" ", 1)
+    return f"{value} ({interval[0]})" if interval else value
 
 
 def _is_positive(figure: Figure) -> bool:

@@ -38,9 +38,7 @@ def find_player(
         (change,) = parse([word])  # world={env: …} sets world.env
         keys = [change.key] if change.takes_out else [key for key, _ in leaves(change.key, change.value)]
         if any(map(_PLAYED.fullmatch, keys)):
-            raise ConfigError(
-                f"{word} would change the world of {protocol}: remove it, or replace --protocol with --suite"
-            )
+            raise ConfigError(f"{word} would change the world of {protocol}: remove it, or use --suite")
     if re.match(r"https?://", name):
         check_address(name)  # before it becomes part of a folder's name
         models = [word.partition("=")[2] for word in overrides if word.startswith("policy.args.model=")]

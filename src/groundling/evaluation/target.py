@@ -129,11 +129,9 @@ class Target:
             if not Path(place := resolve(config.model.path)).exists():
                 load_config(Source(place, config.model.revision))
         except GroundlingError as error:
-            lacks = f"{config.algorithm.id} is measured relative to the initial model, which is missing ({error})"
+            lacks = f"{config.algorithm.id} needs the initial model for its metrics, which is missing ({error})"
             if not (getattr(config.evaluation, "metrics", ()) or config.reward):
-                raise RunError(
-                    f"{lacks}: put it there again, or set evaluation.metrics, as in [{{id: rouge}}]"
-                ) from error
+                raise RunError(f"{lacks}: restore it, or set evaluation.metrics, as in [{{id: rouge}}]") from error
             warn(lacks)
             return None
         return algorithms.create(config.algorithm.id, **config.algorithm.args)
@@ -178,9 +176,7 @@ def find(
     """
     known = experiments(config_dir)
     if config_dir is not None and name not in known:
-        raise ConfigError(
-            f"{config_dir} has no experiment {name!r}, and other agents do not use it: remove --config-dir"
-        )
+        raise ConfigError(f"{config_dir} has no experiment {name!r}, the only use of --config-dir: remove it")
     path, changes, results = Path(name).resolve(), tuple(overrides), None
     if name not in known and _is_on_hub(name):
         path, results = (hub.fetch(name, revision), Path("runs") / name.replace("/", "--"))  # not in the hub's cache
@@ -191,7 +187,7 @@ def find(
         for text in changes:
             if has_fact(FixedByTraining, _key(text)):
                 raise ConfigError(
-                    f"{text} is fixed by training and cannot be changed for the checkpoint of {path}: remove it, or "
+                    f"{text} is fixed by training and cannot be changed for {path}: remove it, or "
                     "train a new run with it"
                 )
         run_dir = path if is_run else path.parent.parent

@@ -56,7 +56,7 @@ def check_address(base_url: str = "http://127.0.0.1:8000/v1", api_key_env: str =
 
 @dataclass
 class ChatServer:
-    """A client of a chat server, as an async context manager; `complete` may run concurrently.
+    """A client for a chat server, as an async context manager; `complete` may run concurrently.
 
     Args:
         base_url: URL that ends with ``/v1``.
@@ -136,7 +136,7 @@ class ChatServer:
             try:
                 status, headers, content = await self._post(body)
             except (self._httpx.ConnectError, self._httpx.ConnectTimeout) as error:
-                problem, lost, wait = f"no connection ({self._excerpt(str(error)) or 'time-out'})", True, None
+                problem, lost, wait = f"no connection ({self._excerpt(str(error)) or 'timeout'})", True, None
             except (self._httpx.TimeoutException, TimeoutError):
                 problem, lost, wait = f"no reply within {self.timeout:g} s", False, None
             except (self._httpx.RequestError, _TooLong) as error:
@@ -161,7 +161,7 @@ class ChatServer:
                 pause = min(60.0, self.backoff * 2**attempt) * random.uniform(0.5, 1.0)  # spreads concurrent requests
                 await asyncio.sleep(max(pause, min(wait or 0.0, _LONGEST_WAIT)))
         if lost:
-            raise RunError(f"{self.base_url}: {problem}, {self.max_retries + 1} times; is the server running?")
+            raise RunError(f"{self.base_url}: {problem} ({self.max_retries + 1} attempts); is the server running?")
         raise RequestFailed(problem)
 
     async def _post(self, body: Mapping[str, Any]) -> tuple[int, Mapping[str, str], bytes]:

@@ -198,10 +198,13 @@ class Scorer(ABC):
 def checked(name: str, rewards: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Return rewards as float32 without gradients; raise `RunError` unless they have this shape and are finite."""
     if tuple(rewards.shape) != shape:
-        raise RunError(f"{name} must return rewards of shape {shape}, got {tuple(rewards.shape)}")
+        expected, got = (" x ".join(map(str, one)) for one in (shape, rewards.shape))
+        raise RunError(f"{name} returned the wrong number of rewards: expected {expected}, got {got or 'a scalar'}")
     for place in (~rewards.isfinite()).nonzero().tolist():
         value = rewards[tuple(place)].item()
-        raise RunError(f"{name} returned {value} at {tuple(place)}: rewards must be finite numbers")
+        raise RunError(
+            f"{name} returned {value} at index {', '.join(map(str, place))}: rewards must be finite numbers"
+        )
     return rewards.detach().float()
 
 

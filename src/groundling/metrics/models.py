@@ -316,9 +316,7 @@ class CausalPerplexity(Metric):
 
         config = check_model("language model", resolve(self.lm)) if isinstance(self.lm, str) else self.lm
         if config.is_encoder_decoder:
-            raise ConfigError(
-                "causal_perplexity needs a causal language model, not an encoder-decoder: set lm=FOLDER_OR_ID"
-            )
+            raise ConfigError("causal_perplexity needs a causal language model: set lm=FOLDER_OR_ID")
 
     def measure(self, prompts: Texts, generations: Texts, references: References, meta: Meta) -> Figures:
         lm = self._loaded

@@ -269,9 +269,7 @@ class PromptReader:
         if not isinstance(reading, str):
             raise ConfigError(f"prompt {id!r} must return a string or a Conversation, got {reading!r:.80}")
         if self._system is not None:
-            raise ConfigError(
-                f"policy.args.system only applies to conversations, but the prompt {id!r} is a text: remove it"
-            )
+            raise ConfigError(f"policy.args.system has no effect on the prompt {id!r}, which is a text: remove it")
         if observation.tools:
             reading = "\n".join(filter(None, (tools_as_text(observation.tools), reading)))
         return replaced(reading, self._replacements) if self._replacements else reading

@@ -282,7 +282,7 @@ def krippendorff_alpha(units: Sequence[Sequence[Any]], level: Literal["nominal",
     totals = coincidences.sum(1)
     if level == "nominal":
         distances = 1 - np.eye(len(values))
-    else:  # squared sum of the counts between two values, plus half the counts of the two values
+    else:  # square of: the counts between two values plus half the counts of the two values
         middle = np.cumsum(totals) - totals / 2
         distances = np.square(middle[:, None] - middle[None, :])
     observed = (coincidences * distances).sum()

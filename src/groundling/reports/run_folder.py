@@ -246,7 +246,8 @@ def _cell(figure: Mapping[str, Any] | None) -> Cell:
         return "–", ""
     if figure["low"] is None or figure["low"] == figure["high"]:
         return number(figure["value"]), ""
-    return number(figure["value"]), f"{number(figure['low'])} – {number(figure['high'])}"
+    value, low, high = (number(figure[key], figure["high"] - figure["low"]) for key in ("value", "low", "high"))
+    return value, f"{low} – {high}"
 
 
 def _samples(path: Path) -> list[dict[str, Any]]:

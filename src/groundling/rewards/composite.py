@@ -36,9 +36,7 @@ class WeightedSum(Reward):
 
     def __post_init__(self) -> None:
         if not self.parts or not isinstance(self.parts, Sequence):
-            raise ConfigError(
-                f"weighted_sum needs a list of rewards, [{{id: …, args: {{…}}, weight: …}}], got {self.parts!r}"
-            )
+            raise ConfigError(f"weighted_sum needs rewards [{{id: …, args: {{…}}, weight: …}}], got {self.parts!r}")
         self.terms = []
         for part in self.parts:
             reward, weight = part, 1.0

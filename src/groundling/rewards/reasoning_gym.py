@@ -11,9 +11,7 @@ from groundling.rewards.registry import rewards
 def verify(generations: list[str], meta: list[dict[str, Any]]) -> list[float]:
     """Score, between 0 and 1, of an answer to a question from the pool `reasoning_gym`."""
     if not all("entry" in row for row in meta):
-        raise RunError(
-            "the reward reasoning_gym needs questions from the pool reasoning_gym: set world.pool=reasoning_gym"
-        )
+        raise RunError("the reasoning_gym reward needs that pool's questions: set world.pool=reasoning_gym")
     return [
         float(questions(row["dataset"], "train", 1, row["params"]).score_answer(text.strip(), row["entry"]))
         for text, row in zip(generations, meta, strict=True)

@@ -82,9 +82,7 @@ def register_function(function: Callable[..., Any], taken: Collection[str] = ())
     parameters = inspect.signature(function).parameters.values()
     if not any(one.kind is one.VAR_KEYWORD or one.name in SAMPLES[:3] for one in parameters):
         given = ", ".join(map(str, parameters))
-        raise ConfigError(
-            f"the reward {name}({given}) must accept completions, a list of texts, and return their scores"
-        )
+        raise ConfigError(f"the reward {name}({given}) must accept completions, a list of texts, and return scores")
     id = next(one for one in itertools.chain([name], (f"{name}_{n}" for n in itertools.count(2))) if one not in taken)
     if id in rewards and inspect.unwrap(rewards.get(id)) is inspect.unwrap(function):  # registered by its author
         return id

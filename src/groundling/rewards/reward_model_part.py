@@ -95,7 +95,7 @@ class OnlineJudge:
     def teach(self, model: RewardModel, context: RewardContext) -> OnlineReward:
         """Load the judge that ``model`` will learn from; raise `ConfigError` if there are several processes."""
         if context.processes.size > 1:
-            raise ConfigError("an online judge needs a single process: processes would learn different rewards")
+            raise ConfigError("an online judge needs a single process: each process would learn different rewards")
         judge = online_judge(self._make(), self._question(context.world))
         return OnlineReward(model, judge, OnlineLearning(**self.learning))
 
@@ -187,7 +187,7 @@ class RewardModelPart(Part):
             except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
                 raise ConfigError(f"{description} cannot be read: {error!r}") from error
             if distilled != world.subject:
-                return f"{self.path} was distilled from pairs of the world {distilled!r}, not {world.subject!r}"
+                return f"{self.path} was distilled from pairs recorded in {distilled!r}, not {world.subject!r}"
         return None if self._judge is None else self._judge.refusal(world.subject)
 
     def check(self) -> None:
@@ -265,8 +265,7 @@ class RewardModelPart(Part):
         table = load_file(folder / _TABLE)
         if self._online is None and not has_rewarded(self._table.model, folder):
             raise ConfigError(
-                f"{folder} was trained with a reward model other than {self.path}: restore that model or set a "
-                "new run_dir"
+                f"the run in {folder} used a different reward model from {self.path}: restore it, or set a new run_dir"
             )
         self._table.load_state_dict(table)
 

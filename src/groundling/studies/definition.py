@@ -41,8 +41,8 @@ class Arm(Section):
     overrides: list[str] = []
     """Overrides of the experiment, applied after the study's common overrides."""
     data: str | None = None
-    """For cloning algorithms, the agent whose training.steps transitions are recorded and cloned: one of the world's
-    agents, such as expert, or another arm (the agent that it trains with the same seed)."""
+    """For cloning algorithms, the agent to clone, of which ``training.steps`` transitions are recorded: one of the
+    world's agents, such as expert, or another arm (the agent that it trains with the same seed)."""
     suites: list[str] | None = None
     """Test suites; if null, those of the study. Arms that set this do not restrict the suites of ``(shared)``."""
     seeds: Seeds | None = None
@@ -59,7 +59,7 @@ class Study(Section):
     """A paragraph for the README of the results."""
     seeds: Seeds = [1, 2, 3]
     suites: list[str] | None = None
-    """Test suites; if null, the usual suite of the arm's world. An arm skips suites that do not apply to it. In worlds
+    """Test suites; if null, the default suite of the arm's world. An arm skips suites that do not apply to it. In worlds
     whose studies report all metrics rather than only success, only the first suite is reported."""
     episodes: Annotated[int, Ge(1)] = 200
     """Episodes that each agent plays in each test."""
@@ -71,7 +71,7 @@ class Study(Section):
     """Arms by name, in the order in which they run; a clone of another arm must follow it."""
 
     def find_arm(self, name: str) -> Arm:
-        """Return an arm; raise `ConfigError` if there is no arm of this name."""
+        """Return an arm; raise `ConfigError` if there is no arm with this name."""
         if name not in self.arms:
             raise ConfigError(unknown("arm", name, self.arms))
         return self.arms[name]

@@ -125,9 +125,7 @@ def make_jobs(study: Study, arms: Mapping[str, Arm], runs: Path, config_dir: Pat
     if len(composed) == len(study.arms):
         for word in study.common:
             if not any(word in used for _, used in composed.values()):
-                raise ConfigError(
-                    f"the study {study.name} sets {word} for all arms, but none of them uses it: remove it"
-                )
+                raise ConfigError(f"the study {study.name} sets {word}, but none of its arms uses it: remove it")
     configs = {name: config for name, (config, _) in composed.items()}
     jobs = [
         job

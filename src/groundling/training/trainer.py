@@ -19,10 +19,11 @@ from groundling.algorithms.optimisation import settings_of
 from groundling.algorithms.rollout import Rollout
 from groundling.config.facts import shareable
 from groundling.config.schema import Config
-from groundling.errors import ConfigError, RunError, foreign
+from groundling.errors import ConfigError, RunError, foreign, warn_caller
 from groundling.io.documents import read_object
 from groundling.io.row_files import Log, RowFile, ValidationListener, check_digest, digest_of
 from groundling.policies.policy import Policy
+from groundling.registry import source_digests
 from groundling.runtime.processes import Processes
 from groundling.training import checkpoint, optimizer_state
 from groundling.training.build import make_algorithm, make_policy, world_of
@@ -191,6 +192,7 @@ class Trainer:
                 "envs": envs,
                 "shaped": self.shaped.sums.tolist(),
                 "versions": checkpoint.versions(),
+                "sources": source_digests(),
                 "rows_sha256": digest_of(self.folder / METRICS, self.counters.update),
             }
             write_json(folder / "run.json", state)
@@ -281,6 +283,9 @@ class Trainer:
             state = read_object(folder / "run.json")
             vars(self.counters).update(vars(Counters(**checkpoint.check_counters(state["counters"]))))
             self.rows_digest = state.get("rows_sha256")
+            saved, sources = state.get("sources", {}), source_digests()
+            if edited := [name for name in sources if saved.get(name, sources[name]) != sources[name]]:
+                warn_caller(f"{', '.join(edited)} has changed since the checkpoint; continuing with the new code")
             self.shaped.sums[:] = state["shaped"]
             envs: list[dict[str, Any]] = list(state["envs"])
             if len(envs) != self.config.world.num_rows:

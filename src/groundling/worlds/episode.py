@@ -75,13 +75,16 @@ class Figure:
         """Format as ``0.870 0.827–0.903``; a line can break only before the interval."""
         if self.low is None or self.high is None or self.low == self.high:
             return number(self.value)
-        return f"{number(self.value)} {number(self.low)}–{number(self.high)}"
+        width = self.high - self.low
+        return f"{number(self.value, width)} {number(self.low, width)}–{number(self.high, width)}"
 
 
-def number(value: float) -> str:
-    """Format a number for a table, with three decimals below 10 and four significant digits otherwise."""
-    if value == 0 or 0.001 <= abs(value) < 10:
-        return f"{value:.3f}"
+def number(value: float, width: float = 0.0) -> str:
+    """Format a number for a table, with three decimals below 10 and four significant digits otherwise. Numbers below
+    0.001 also have three decimals if the ``width`` of their interval is larger.
+    """
+    if value == 0 or (abs(value) < 10 and max(abs(value), width) >= 0.001):
+        return f"{value:z.3f}"
     return f"{value:.4g}"
 
 

@@ -307,7 +307,7 @@ def test_the_formats_of_trl_are_read(id: str, row: Any, references: Any, meta: A
         ({"prompt": "q", "chosen": "a", "rejected": "b"}, ""),
         ({"chosen": "a", "rejected": "b"}, "preferences, not prompts: use `groundling train dpo"),
         ({"prompt": [*ASKED, *ANSWER]}, "the prompt ends with an answer: move it to a column named completion"),
-        ({"prompt": ["1 2"]}, "expected messages of the form"),
+        ({"prompt": ["1 2"]}, "expected messages"),
         ({"prompt": None}, "prompt and references must be strings, got None"),
     ],
 )

@@ -79,10 +79,11 @@ def test_changed_samples_give_a_warning() -> None:
         [Sample("0", "a", ("bc",)), samples[1]],
         [Sample("0", "a", ("b", "c")), samples[1]],
         [Sample("00", "ab", ("c",)), samples[1]],
+        [Sample("0", "a", ("c",), {"answer": 3}), samples[1]],
         samples[::-1],
     ]
     for changed in others:
         with pytest.warns(UserWarning, match="the 2 samples or their order have changed"):
             SampleOrder(changed, 0).load_state_dict(state)
-    del state["samples"]  # missing in older checkpoints
+    del state["sha256"]  # missing in older checkpoints
     SampleOrder(others[0], 0).load_state_dict(state)

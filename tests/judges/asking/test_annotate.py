@@ -282,7 +282,7 @@ _OPENAI = ["--judge", "openai", "model=m"]
     ("words", "message"),
     [
         (["--judge", "ruels"], "did you mean 'rules'"),
-        (["--judge", "rules", "tbl=3"], "unknown argument of judge 'rules' 'tbl'"),
+        (["--judge", "rules", "tbl=3"], "judge 'rules' has an unknown argument 'tbl'"),
         (["--judge", "openai"], "model"),
         (["--judge", "openai", "sk-123456789012345678901234567890"], "expected key=value"),
         ([*_OPENAI, "answer=words"], "answer must be one of line, .*, got 'words'"),

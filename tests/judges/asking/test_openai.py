@@ -44,7 +44,7 @@ def test_no_server_no_access_and_no_such_model_stop_the_run(tmp_path: Path) -> N
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         nowhere = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
-    with pytest.raises(RunError, match=r"no connection .* 4 times; is the server running\?"):
+    with pytest.raises(RunError, match=r"no connection .* \(4 attempts\); is the server running\?"):
         ask(OpenAIJudge("model", nowhere, max_retries=3, backoff=0.01))
     for status, message in (
         ("401", "no API key in the environment variable OPENAI_API_KEY"),

@@ -101,9 +101,7 @@ class LocalLevel(RoomGridLevel):
             if value not in known and not (value is None and what in ("task", "split")):
                 raise ConfigError(unknown(what, str(value), known))
         if not isinstance(num_dists, int) or not 0 <= num_dists <= MOST_THINGS - 2:
-            raise ConfigError(
-                f"num_dists is {num_dists}: expected a whole number from 0 to {MOST_THINGS - 2} (8 in GLAM)"
-            )
+            raise ConfigError(f"num_dists is {num_dists}: expected an integer from 0 to {MOST_THINGS - 2} (8 in GLAM)")
         if task is None and draw_task == "construction":
             task = tasks[np.random.default_rng().integers(len(tasks))]
         self.tasks, self.split, self.task = tasks, split, task

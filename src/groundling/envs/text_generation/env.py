@@ -250,7 +250,7 @@ def _read_data_as_text(
 def padding_id(tokenizer: PreTrainedTokenizerBase) -> int:
     if tokenizer.pad_token_id is None:
         raise ConfigError(
-            "the tokenizer has no padding token: set tokenizer.pad_token = tokenizer.eos_token (the attention mask "
-            "still marks padding), or choose a different tokenizer with model.tokenizer=FOLDER"
+            "the tokenizer has no padding token: set tokenizer.pad_token to its end token or any other token of its "
+            "vocabulary (the attention mask marks padding), and save it with tokenizer.save_pretrained(MODEL_FOLDER)"
         )
     return int(tokenizer.pad_token_id)

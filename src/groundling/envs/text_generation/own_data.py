@@ -25,9 +25,7 @@ def pool_of(path: str | Path) -> str:
 def rows_of(data: Any, name: str) -> list[Row]:
     """Return the rows of a list of prompts or dicts, or of a `datasets.Dataset`; errors refer to it as ``name``."""
     if isinstance(data, Mapping):  # also a DatasetDict
-        raise ConfigError(
-            f"{name} has the keys {', '.join(map(str, data))}: pass one split, as in {name}=data['train']"
-        )
+        raise ConfigError(f"{name} has keys {', '.join(map(str, data))}: pass one split, as in {name}=data['train']")
     if not isinstance(data, list | tuple) and not hasattr(data, "column_names"):
         raise ConfigError(
             f"{name} must be a file, a list of prompts, a list of dicts or a datasets.Dataset, got {type(data).__name__}"

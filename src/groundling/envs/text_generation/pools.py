@@ -1,6 +1,7 @@
 """Samples for text generation, and the pools that contain them."""
 
 import hashlib
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -42,9 +43,7 @@ class Sample:
         """
         references = more.pop("references", ())
         if not all(isinstance(one, Mapping) and isinstance(one.get("content"), str) for one in messages):
-            raise ConfigError(
-                f"sample {id}: expected messages of the form {{role: …, content: TEXT}}, got {messages!r:.80}"
-            )
+            raise ConfigError(f"sample {id}: expected messages {{role: …, content: TEXT}}, got {messages!r:.80}")
         roles = [message.get("role") for message in messages]
         words = [message["content"] for message in messages]
         system = None
@@ -121,7 +120,7 @@ class SampleOrder:
         return [self.samples[self._index(k)] for k in range(first, self.drawn)]
 
     def state_dict(self) -> dict[str, Any]:
-        return {"seed": self.seed, "drawn": self.drawn, "num_samples": len(self.samples), "samples": self._fingerprint}
+        return {"seed": self.seed, "drawn": self.drawn, "num_samples": len(self.samples), "sha256": self._fingerprint}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the position from a `state_dict`; raise `RunError` if the number of samples has changed."""
@@ -130,7 +129,7 @@ class SampleOrder:
                 f"the samples have changed: there were {state['num_samples']}, now there are {len(self.samples)}; "
                 "restore the data that the run started with, or start a new run"
             )
-        if state.get("samples", self._fingerprint) != self._fingerprint:  # older checkpoints lack it
+        if state.get("sha256", self._fingerprint) != self._fingerprint:  # older checkpoints lack it
             warn_caller(  # not an error, since a row that stopped the run may have been corrected
                 f"the {len(self.samples)} samples or their order have changed since the checkpoint; continuing with "
                 "the new samples"
@@ -139,12 +138,13 @@ class SampleOrder:
 
     @cached_property
     def _fingerprint(self) -> str:
-        """Hash of the samples' ids, prompts, references, rejected texts and conversations, in order."""
+        """Hash of the samples' ids, prompts, references, rejected texts, conversations and meta, in order."""
         sha256 = hashlib.sha256()
         for sample in self.samples:
             system = [] if sample.system is None else [sample.system]
             texts = (*sample.references, *sample.rejected, *chain(*sample.earlier), *system)
-            for part in (sample.id, sample.prompt, *texts):
+            meta = json.dumps(dict(sample.meta), default=lambda value: type(value).__name__, skipkeys=True)
+            for part in (sample.id, sample.prompt, *texts, meta):
                 encoded = str(part).encode("utf-8", "surrogatepass")
                 sha256.update(len(encoded).to_bytes(8, "big") + encoded)
             sha256.update(b"\xff" * 8)  # separates samples; not a valid length

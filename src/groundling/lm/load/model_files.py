@@ -74,9 +74,7 @@ def _json(path: Path) -> Any:
 def _check(path: Path, roots: list[Path], what: str) -> None:
     place = Path(os.path.realpath(path))  # resolve() raises for circular links
     if not any(place.is_relative_to(root) for root in roots):
-        raise ConfigError(
-            f"{what}, which lies outside the folder, at {place}: copy it into the folder and use that copy"
-        )
+        raise ConfigError(f"{what}, which lies outside the folder, at {place}: copy it into the folder")
     if place.exists() and not (place.is_dir() or place.is_file()):
         raise ConfigError(f"{what}, which is a device, pipe or socket, not a regular file: replace it")
 

@@ -75,10 +75,7 @@ class KeyValueMemory:
     _free: list[int] = field(default_factory=list)
     _size: int = 0
     _most: int = 0
-
-    @property
-    def num_bytes(self) -> int:
-        return sum(keys.nbytes + values.nbytes for keys, values in self._layers.values())
+    num_bytes: int = 0
 
     def allocate(self) -> int:
         if self._free:
@@ -94,6 +91,7 @@ class KeyValueMemory:
             grown = [new.new_zeros(new.shape[0], room, new.shape[2]) for new in (keys, values)]
             for one, before in zip(grown, kept or (), strict=False):
                 one[:, : before.shape[1]] = before
+            self.num_bytes += sum(one.nbytes for one in grown) - sum(one.nbytes for one in kept or ())
             kept = self._layers[layer] = grown[0], grown[1]
         kept[0].index_copy_(1, entries, keys)
         kept[1].index_copy_(1, entries, values)

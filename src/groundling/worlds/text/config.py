@@ -89,9 +89,7 @@ class TextConfig(WorldConfig):
         check_registered(self.env)
         actions = self.actions or []
         if self.actions == []:
-            raise ConfigError(
-                "world.actions is empty: list at least one action, as in [turn left, turn right, go forward]"
-            )
+            raise ConfigError("world.actions is empty: list actions, as in [turn left, turn right, go forward]")
         if self.goal is not None and self.goal_key is not None:
             raise ConfigError(f"world.goal_key={self.goal_key} has no effect, because world.goal is set: remove one")
         if len({*actions, ""}) <= len(actions):

@@ -134,7 +134,9 @@ class References(PoolCollector):
     ) -> None:
         for sample in order.samples:
             if (lacking := self.lacking(sample)) is not None:
-                raise ConfigError(f"sample {sample.id} has no {lacking} to learn from: choose a different pool")
+                raise ConfigError(
+                    f"sample {sample.id} has no {lacking} to learn from: use other data, or another algorithm"
+                )
         if encode.end_token is None:
             raise ConfigError(
                 "the model has no end token, so it cannot learn where a text ends: set model.tokenizer=… to a "

@@ -47,7 +47,7 @@ class WritingConfig(WorldConfig):
     replacement: bool = True
     """Sample the prompts with replacement (as in RL4LMs), instead of in epochs that contain every prompt once."""
     max_prompt_length: Annotated[int | None, Ge(1), OfEvaluation] = 128
-    """Maximum number of tokens of a prompt; longer prompts are truncated. If null, 1,024 or the model's limit."""
+    """Maximum number of tokens in a prompt; longer prompts are truncated. If null, 1,024 or the model's limit."""
     prompt_truncation_side: Annotated[Literal["left", "right"], OfEvaluation] = "left"
     """Side on which prompts are truncated."""
     chat: Annotated[bool, OfEvaluation] = False
@@ -66,7 +66,7 @@ class WritingConfig(WorldConfig):
         """Read the prompts, use the chat template if they are conversations, and describe the split in one line.
 
         Raises:
-            GroundlingError: The prompts are missing, or in another format.
+            GroundlingError: The prompts are missing, or in an unsupported format.
         """
         training, validation, test = (samples_of(self, split) for split in _SPLITS)
         if isinstance(training[0].meta.get(MESSAGES), list):
@@ -74,7 +74,8 @@ class WritingConfig(WorldConfig):
         known, used = set(map(_question, training)), f"{self.title}: {len(training)} samples for training"
         if known.issuperset(map(_question, test)):
             return f"{used}; too few prompts to hold some out, so evaluations use training prompts"
-        return f"{used}, {len(validation)} held out for validation and {len(test)} for evaluation"
+        same = " (the same prompts)" if set(map(_question, validation)) == set(map(_question, test)) else ""
+        return f"{used}, {len(validation)} held out for validation and {len(test)} for evaluation{same}"
 
     def check(self) -> None:
         if self.num_texts % self.texts_per_prompt:
@@ -161,7 +162,7 @@ class PromptEncoder:
         self._encoder = TextEncoder(tokenizer)
 
     def __call__(self, samples: Sequence[Sample]) -> list[TokenPrompt]:
-        """Return the token ids of each prompt; raise an error if one is empty or does not fit in its conversation."""
+        """Return encoded prompts; raise an error if one is empty, or its conversation too long for ``max_prompt_length``."""
         if self._chat is not None:
             conversations = [(self._system if s.system is None else s.system, s.earlier, s.prompt) for s in samples]
             limits = self.max_prompt_length, self._side
@@ -171,20 +172,18 @@ class PromptEncoder:
                 raise ConfigError(f"{error}: raise world.max_prompt_length") from error
         for sample in samples:
             if sample.earlier or sample.system is not None or isinstance(sample.meta.get(MESSAGES), list):
-                raise ConfigError(
-                    f"sample {sample.id} is a conversation and requires a chat template: set world.chat=true"
-                )
+                raise ConfigError(f"sample {sample.id} is a conversation: set world.chat=true for a chat template")
         encoded = encode_prompts(samples, self.tokenizer, self.max_prompt_length, self._side, self._add_special_tokens)
         return TokenPrompt.unpad(*encoded)
 
     def control_tokens(self, sample: Sample) -> set[str] | None:
-        """Return the control tokens in a pool's template, or None if the sample does not mark the dataset's text."""
+        """Return the control tokens in a pool's template, or None if the sample does not mark the dataset's part."""
         if not sample.data:
             return None
         return self._encoder.spelled(self._encoder.mask_parts(sample.prompt, sample.data))
 
     def target(self, text: str, has_decoder: bool, allowed: Collection[str] | None = None) -> list[int]:
-        """Return the token ids of a reference, without an end token unless a decoder's tokenizer adds it. Control
+        """Return the token ids of a reference, without an end token unless a decoder's tokenizer adds one. Control
         tokens not in ``allowed`` are encoded as plain text with a warning; None allows all control tokens.
         """
         if self._chat is not None and not has_decoder:
