@@ -100,7 +100,7 @@ def test_every_algorithm_can_add_it(algorithm: str, policy: ActionScoringPolicy)
 
 def test_texts_and_a_system_prompt_are_refused() -> None:
     options = {"contrast_coefficient": 1.0, "contrast_prompts": ["glam", "brief"]}
-    with pytest.raises(ConfigError, match=r"args\.system only applies to conversations, but the prompt 'glam'"):
+    with pytest.raises(ConfigError, match=r"args\.system has no effect on the prompt 'glam'"):
         check_trains("ppo", options, "action_scoring", {"system": "Go."}, TextWorld.offers)
     with pytest.raises(ConfigError, match=r"contrast_prompts=\['glam', 'conversation'\] mixes texts with conv"):
         create("ppo", contrast_coefficient=1.0, contrast_prompts=["glam", "conversation"])

@@ -34,7 +34,7 @@ def _env(made: Any = Calculator, **args: Any) -> ToolEnv:
         ('{"name": "fail"}', "Error: ValueError: out of order", (1, 0)),
         ('{"name": "multiply", "arguments": {"a": 3}}', "Error: multiply needs b", (0, 1)),
         (_CALL.replace("4", '"4"'), "Error: b must be a whole number, got '4'", (0, 1)),
-        (_CALL.replace('"b"', '"c"'), "Error: unknown argument of the tool multiply 'c': available: a, b", (0, 1)),
+        (_CALL.replace('"b"', '"c"'), "Error: the tool multiply has an unknown argument 'c': available: a, b", (0, 1)),
         (_CALL.replace("multiply", "divide"), "Error: there is no tool 'divide', only fail, multiply, wait", (0, 1)),
         (_CALL.replace("multiply", "__init__"), "Error: there is no tool '__init__', only", (0, 1)),
         (_CALL[:-1], "Error: the call is not JSON", (0, 1)),

@@ -213,7 +213,7 @@ def test_the_experiment_sets_the_system_prompt() -> None:
     assert policy.prompts([observation])[0].startswith("Be quick.")
     assert "hedge" in policy.prompts([observation])[0]
     text = ActionScoringPolicy(lm, prompt="brief", system="Be quick.", value_hidden_sizes=(8,))
-    with pytest.raises(ConfigError, match=r"policy\.args\.system only applies to conversations"):
+    with pytest.raises(ConfigError, match=r"policy\.args\.system has no effect on the prompt"):
         text.prompts([observation])
 
 

@@ -174,7 +174,7 @@ def test_a_report_shows_what_was_learned_and_a_missing_initial_model_is_named(
         Run(made.run_dir).evaluate()
     settings = Path(made.run_dir) / "config.yaml"  # of a run whose model was given by a name in another folder
     settings.write_text(settings.read_text().replace(f"path: {start}", "path: no-such-folder"))
-    with pytest.raises(RunError, match=f"{algorithm} is measured .* missing .no model 'no-such-folder'"):
+    with pytest.raises(RunError, match=f"{algorithm} needs the initial model .* missing .no model 'no-such-folder'"):
         Run(made.run_dir).evaluate()
     figures = Run(made.run_dir).evaluate(overrides=["evaluation.metrics=[{id: rouge}]"]).figures
     assert "needs the initial model for its metrics, which is missing" in capsys.readouterr().err
