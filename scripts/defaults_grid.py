@@ -178,14 +178,16 @@ def run_cell(folder: Path, model: str, algorithm: str, world: str, seed: int, st
     common: dict[str, Any] = {"algorithm": algorithm, "seed": seed, "steps": steps}
     path = model if is_large else str(folder / model)
     adapters = ["model.lora={r: 16, target_modules: all-linear}"] if is_large else []
-    run_dir = Path(tempfile.mkdtemp(prefix="defaults-grid-")) / "run"
-    if WORLDS[world] is None:
-        run = gl.finetune(path, vowels, PROMPTS, run_dir=run_dir, overrides=[LENGTHS[world]], **common)
-        metric = "reward/vowels"
-    else:
-        overrides = adapters + ([LENGTHS[world]] if world in LENGTHS else [])
-        run = gl.train(world=WORLDS[world], model=path, run_dir=run_dir, overrides=overrides, **common)
-        metric = "return"
+    run_dir, stopped = Path(tempfile.mkdtemp(prefix="defaults-grid-")) / "run", []
+    metric = "reward/vowels" if WORLDS[world] is None else "return"
+    try:
+        if WORLDS[world] is None:
+            run = gl.finetune(path, vowels, PROMPTS, run_dir=run_dir, overrides=[LENGTHS[world]], **common)
+        else:
+            overrides = adapters + ([LENGTHS[world]] if world in LENGTHS else [])
+            run = gl.train(world=WORLDS[world], model=path, run_dir=run_dir, overrides=overrides, **common)
+    except gl.RunError as error:  # the run stopped, because it no longer explored
+        run, stopped = gl.Run(run_dir), [str(error).partition(":")[0]]
     trained = resource.getrusage(resource.RUSAGE_SELF)
     figures = run.evaluate(episodes=200).figures
     before, after = (figures[name] for name in ("zero-shot", "trained"))
@@ -193,7 +195,7 @@ def run_cell(folder: Path, model: str, algorithm: str, world: str, seed: int, st
     pair = {
         name: [one[key].value, one[key].low, one[key].high] for name, one in (("before", before), ("after", after))
     }
-    found = [one.symptom for one in diagnosis.findings(diagnosis.examined(run.folder), run._config)]
+    found = stopped + [one.symptom for one in diagnosis.findings(diagnosis.examined(run.folder), run._config)]
     shutil.rmtree(run_dir.parent)
     return {
         "model": model,
