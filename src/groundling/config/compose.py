@@ -224,21 +224,14 @@ def experiments(config_dir: Path | None = None) -> dict[str, str]:
     """Return experiments by name, with headlines for bundled ones; raise `ConfigError` if the folder is missing."""
     if config_dir is not None and not config_dir.is_dir():
         raise ConfigError(f"--config-dir {config_dir} is not a folder: pass the one that contains experiment/*.yaml")
-    known = dict(_bundled_experiments())
+    root = resources.files("groundling.config") / "experiment"
+    with resources.as_file(root) as folder:
+        paths = sorted(folder.rglob("*.yaml"))
+        known = {path.relative_to(folder).with_suffix("").as_posix(): headline(path) for path in paths}
     if config_dir is not None:
         folder = config_dir / "experiment"
         known |= {p.relative_to(folder).with_suffix("").as_posix(): "" for p in folder.rglob("*.yaml")}
     return known
-
-
-@functools.cache
-def _bundled_experiments() -> dict[str, str]:
-    root = resources.files("groundling.config") / "experiment"
-    with resources.as_file(root) as folder:
-        return {
-            path.relative_to(folder).with_suffix("").as_posix(): headline(path)
-            for path in sorted(folder.rglob("*.yaml"))
-        }
 
 
 def headline(path: Path) -> str:

@@ -89,11 +89,6 @@ class RewardSum:
     def per_token(self) -> bool:
         return any(part.per_token for part in self.parts.values())
 
-    @property
-    def needs_model(self) -> list[str]:
-        """Names of the parts that use the language model under training."""
-        return [name for name, part in self.parts.items() if part.needs_model]
-
     def begin(self, context: RewardContext) -> None:
         for name, part in self.parts.items():
             with naming(name), foreign("it"):

@@ -24,7 +24,7 @@ def find_device(name: str | torch.device) -> torch.device:
     """
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     if name == "auto":
-        name = accelerator if accelerator is not None and _has_float64(accelerator) else torch.device("cpu")
+        name = "cpu" if accelerator is None or accelerator.type == "mps" else accelerator
     local_rank = launched("LOCAL_RANK", -1)
     if str(name) == "cuda" and local_rank >= 0 and torch.cuda.is_available():
         name = f"cuda:{local_rank % torch.cuda.device_count()}"
@@ -36,8 +36,10 @@ def find_device(name: str | torch.device) -> torch.device:
         raise ConfigError(f"device={name} is not available on this machine: use one of {there}") from error
     if device.type == "meta":
         raise ConfigError(f"device={name} does not store data: use one of {there}")
-    if not _has_float64(device):
-        raise ConfigError(f"device={name} does not support float64, which sampling needs: set device=cpu")
+    try:
+        torch.empty(0, dtype=torch.float64, device=device)
+    except TypeError:
+        raise ConfigError(f"device={name} does not support float64, which sampling needs: set device=cpu") from None
     return device
 
 
@@ -65,14 +67,6 @@ def free_memory(device: torch.device) -> int:
     if limit != resource.RLIM_INFINITY:
         free = min(free, max(0, limit - psutil.Process().memory_info().vms))
     return int(free)
-
-
-def _has_float64(device: torch.device) -> bool:
-    try:
-        torch.empty(0, dtype=torch.float64, device=device)
-    except TypeError:
-        return False
-    return True
 
 
 def launched(name: str, default: int) -> int:

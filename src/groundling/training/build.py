@@ -57,10 +57,11 @@ def check_suits(policy: ComponentConfig, model: ModelConfig, algorithm: Componen
     if length > 0 and num_steps % length:  # the policy itself rejects other values
         raise ConfigError(f"world.num_steps={num_steps} must be a multiple of policy.args.recurrence={length}")
     offline = getattr(algorithms.get(algorithm.id), "offline", False)
-    if not offline and world.reward.needs_model and not has_model(policy.id):
-        part = f"reward.{world.reward.needs_model[0]}"
+    with_model = [] if offline else [name for name, part in world.reward.parts.items() if part.needs_model]
+    if with_model and not has_model(policy.id):
+        key = f"reward.{with_model[0]}"
         raise ConfigError(
-            f"{part} uses the language model being trained, but policy {policy.id!r} has none: set {part}.args.lm"
+            f"{key} uses the language model being trained, but policy {policy.id!r} has none: set {key}.args.lm"
         )
 
 

@@ -61,7 +61,14 @@ class Trainer:
         self.warn = warn if self.processes.is_main else lambda text: None
         self._settings = config.model_dump()  # as written to config.yaml
         latest = self.processes.from_main(lambda: self._find_checkpoint())
-        self._check_processes()
+        world, size = config.world, self.processes.size
+        if world.num_rows < size:
+            raise ConfigError(f"world.{world.ROWS}={world.num_rows} is too few: each of {size} processes needs one")
+        if config.model.fsdp and size == 1:
+            raise ConfigError(
+                "model.fsdp=true shards the layers over several processes, but there is only one: use torchrun "
+                "--nproc-per-node N -m groundling train …"
+            )
         self.counters = Counters()
         self.generators = {
             name: torch.Generator().manual_seed(2 * config.seed + i) for i, name in enumerate(("act", "learn"))
@@ -210,16 +217,6 @@ class Trainer:
             lost = "contains a run's metrics but no checkpoint to resume from"
             raise RunError(f"{self.folder} {lost}: restore one, or set run_dir to a new folder to start again")
         return latest
-
-    def _check_processes(self) -> None:
-        world, size = self.config.world, self.processes.size
-        if world.num_rows < size:
-            raise ConfigError(f"world.{world.ROWS}={world.num_rows} is too few: each of {size} processes needs one")
-        if self.config.model.fsdp and size == 1:
-            raise ConfigError(
-                "model.fsdp=true shards the layers over several processes, but there is only one: use torchrun "
-                "--nproc-per-node N -m groundling train …"
-            )
 
     def _begin(self, stack: ExitStack, console: Console) -> list[Log]:
         """Claim the folder, and open the loggers that are called after each update; ``stack`` closes them."""

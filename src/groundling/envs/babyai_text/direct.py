@@ -20,6 +20,7 @@ NOUNS = tuple((kind, colour) for kind in KINDS for colour in COLOR_NAMES)  # equ
 # A room has 8 × 8 cells, including walls. Cell (x, y) has index x + 8 y; a board is an int with one bit per cell.
 _SIDE = 8
 _INSIDE = np.array([x + _SIDE * y for y in range(1, _SIDE - 1) for x in range(1, _SIDE - 1)])
+_PLACES = [(cell % _SIDE, cell // _SIDE) for cell in range(_SIDE * _SIDE)]  # (x, y) of each index
 _INSIDE_BOARD = sum(1 << cell for cell in _INSIDE.tolist())
 _AHEAD = (1, _SIDE, -1, -_SIDE)  # in Minigrid's order: right, down, left, up
 MOST_THINGS = 16  # all things are reachable in one of 500 layouts with 16 things, and in one of thousands with 18
@@ -79,7 +80,7 @@ def draw_places(rng: np.random.Generator, count: int) -> Places:
         agent, direction = _pick(rng, _INSIDE), int(rng.integers(4))
         things = _draw_cells(rng, count, spread(1 << agent))
         if all_in_reach(agent, sum(1 << cell for cell in things)):
-            return Places(_place(agent), direction, list(map(_place, things)))
+            return Places(_PLACES[agent], direction, [_PLACES[cell] for cell in things])
 
 
 def draw_places_by_door(rng: np.random.Generator, count: int) -> tuple[int, int, Places]:
@@ -98,7 +99,7 @@ def draw_places_by_door(rng: np.random.Generator, count: int) -> tuple[int, int,
             if not board & (1 << agent | 1 << agent + _AHEAD[direction]):
                 break
         if all_in_reach(agent, board):
-            return column, row, Places(_place(agent), direction, list(map(_place, things)))
+            return column, row, Places(_PLACES[agent], direction, [_PLACES[cell] for cell in things])
 
 
 def all_in_reach(agent: int, things: int) -> bool:
@@ -121,7 +122,3 @@ def _draw_cells(rng: np.random.Generator, count: int, taken: int) -> list[int]:
 def spread(board: int, width: int = _SIDE) -> int:
     """Return a board with all adjacent cells added. Its bits are within the walls, so no shift wraps around a row."""
     return board | board << 1 | board >> 1 | board << width | board >> width
-
-
-def _place(cell: int) -> tuple[int, int]:
-    return cell % _SIDE, cell // _SIDE
