@@ -3,6 +3,7 @@
 import io
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ from rich.console import Console
 from groundling.algorithms.rollout import Rollout
 from groundling.cli.main import main
 from groundling.config.compose import compose
+from groundling.envs.text_episode import TextObservation
 from groundling.io.row_files import RowFile
 from groundling.policies.policy import RandomPolicy
 from groundling.reports.page import write_report
+from groundling.training.build import make_policy, world_of
 from groundling.training.diagnosis import FILE, DiagnosisLog, findings, measure
 from groundling.training.train import train
 
@@ -86,6 +89,8 @@ def _found(changes: dict[str, Any], *overrides: str) -> list[tuple[str, ...]]:
             "approx_kl 8",
             "algorithm.args.learning_rate=1e-05",
         ),
+        ({"tokens_per_character": 2.1}, [], "does not know the env's script", "2.1 tokens per", "model.path"),
+        ({"unknown_tokens": 0.3}, [], "does not know the env's script", "30% are unknown", "model.path"),
     ],
 )
 def test_a_planted_symptom_is_found_alone(
@@ -148,6 +153,24 @@ def test_a_rollout_is_measured(
 ) -> None:
     found = measure(RandomPolicy(), _rollout([[float(one) for one in row] for row in rewards], **options), 6)
     assert expected.items() <= found.items() and found["uniform_entropy"] == pytest.approx(_UNIFORM)
+
+
+@pytest.mark.parametrize(
+    ("goal", "actions", "is_known"),
+    [
+        ("go to the red ball", ("turn left", "go forward"), True),
+        ("7", ("1", "2"), True),  # special tokens are not counted
+        ("πήγαινε στην κόκκινη μπάλα", ("στρίψε αριστερά", "προχώρα"), False),
+        ("去红色的球", ("左转", "前进"), False),
+    ],
+)
+def test_the_tokens_of_the_envs_texts_are_measured(goal: str, actions: tuple[str, ...], is_known: bool) -> None:
+    config = compose("text", ["policy.args.value_hidden_sizes=[8]", "device=cpu"])
+    policy = make_policy(config.policy, config.model, config.algorithm, world_of(config), learns=True)
+    seen = [TextObservation(goal, ((goal,),), (), actions, {})] * 2
+    figures = measure(policy, replace(_rollout([[0.0, 1.0]]), observations=seen), None)
+    measured = {name: figures[name] for name in ("tokens_per_character", "unknown_tokens")}
+    assert (findings(_HEALTHY | measured, config) == []) == is_known
 
 
 @pytest.fixture(scope="module")

@@ -28,6 +28,7 @@ _SAME_EVERYWHERE, _UNIFORM = 0.01, 0.9  # Dependence on the observation, and ent
 _CLIPPED, _VANISHED = 1000.0, 1e-7  # Gradient norm relative to max_grad_norm and the critic's error, and absolute
 _STILL, _TORN = 1e-5, 0.5  # approx_kl if a policy hardly moves, and if an update replaces it
 _MOST = 0.9  # Share of groups that counts as most
+_LONG_TEXT, _UNKNOWN = 1.2, 0.05  # Tokens per character in an unknown script, and share of unknown tokens
 _EPISODES = 10  # Minimum number of finished episodes for comparing rewards
 _PARTS, _PART_EPISODES = 5, 30  # The returns' first and last fifth are compared if each has this many episodes
 _NEAR_TOP = 0.8  # A policy that starts this close to the highest return may stay there
@@ -65,6 +66,10 @@ def measure(policy: Policy, rollout: Rollout, num_actions: int | None) -> dict[s
     counted = range(len(rollout)) if rollout.mask is None else rollout.mask.flatten().nonzero()[:, 0].tolist()
     chosen = [rollout.observations[i] for i in counted[:: max(1, len(counted) // _OBSERVATIONS)]]
     figures["uniform_entropy"] = fmean(math.log(len(one.actions)) for one in chosen)
+    text = "\n".join(line for one in chosen for line in (one.goal, *one.descriptions[-1], *one.actions))
+    tokens, unknown = policy.lm.text_encoder.encode(text), policy.lm.tokenizer.unk_token_id
+    figures["tokens_per_character"] = len(tokens) / max(1, len(text))
+    figures["unknown_tokens"] = tokens.count(unknown) / max(1, len(tokens))
     if len({one.actions for one in chosen}) == 1 and (outputs := policy.outputs(chosen)) is not None:
         shares = outputs.log_probs.double().exp()  # (num_chosen, num_actions)
         mean = shares.mean(0)
@@ -184,6 +189,14 @@ def _known(config: Config) -> Mapping[str, Any]:
     return named_parameters(policies.get(config.policy.id)) if config.policy.id in policies else {}
 
 
+def _script(figures: Figures, config: Config) -> Finding | None:
+    length, unknown = figures.get("tokens_per_character", 0), figures.get("unknown_tokens", 0)
+    if length < _LONG_TEXT and unknown < _UNKNOWN:
+        return None
+    evidence = f"{length:.1f} tokens per character, of which {unknown:.0%} are unknown"
+    return Finding("the tokenizer does not know the env's script", evidence, "model.path, to a model of this language")
+
+
 def _prior(figures: Figures, config: Config) -> Finding | None:
     uniform = figures.get("uniform_entropy") or 1.0
     explained, mean = figures.get("information", uniform) / uniform, figures.get("mean_entropy", 0) / uniform
@@ -251,4 +264,4 @@ def _trend(figures: Figures, config: Config) -> Finding | None:
     return Finding(f"the {name} did not clearly rise", evidence, "more training.steps, or a higher learning_rate")
 
 
-_CHECKS = (_rewards, _groups, _movement, _entropy, _prior, _rounding, _gradients, _trend)
+_CHECKS = (_rewards, _groups, _movement, _entropy, _script, _prior, _rounding, _gradients, _trend)
