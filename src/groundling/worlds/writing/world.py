@@ -13,7 +13,7 @@ from groundling.algorithms.preferences import PreferenceLearning
 from groundling.envs.text_env import Experience, WorldSpec
 from groundling.envs.text_generation import Sample, SampleOrder, pools
 from groundling.envs.text_generation.pools import Split
-from groundling.errors import ConfigError, RunError
+from groundling.errors import ConfigError, RunError, warn_caller
 from groundling.io.row_files import BEFORE_ALL, Log, ValidationListener
 from groundling.policies.policy import Policy
 from groundling.policies.token import TokenPolicy
@@ -100,6 +100,9 @@ class WritingWorld(World):
         config, writer, samples = self.config, as_writer(policy), self._training_samples
         num_texts, num_tokens, encode = config.num_texts, config.num_tokens, make_prompt_encoder(config, writer)
         if algorithm.offline:
+            has_both = any(one.references for one in samples) and any(one.rejected for one in samples)
+            if algorithm.learns_from == "labels" and not has_both:
+                warn_caller("all texts have the same label, so KTO cannot compare: add texts with the other label")
             order = SampleOrder(samples, self.seed, replacement=False)
             collect = OFFLINE[algorithm.learns_from]
             return collect(order, encode, num_texts, rows, num_tokens, writer.lm.is_encoder_decoder)
