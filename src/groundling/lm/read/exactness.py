@@ -32,7 +32,7 @@ def example_tokens(backbone: Backbone, count: int, step: int = 7, start: int = 5
 
 
 def agree(backbone: Backbone, one: Callable[[], Sequence[Tensor]], other: Callable[[], Sequence[Tensor]]) -> bool:
-    """Return True if two computations give the same tensors; False if they differ or one is not supported."""
+    """Return True if two computations yield the same tensors; False if they differ or one is not supported."""
     # Autocast is off, since its rounding would look like an error.
     try:
         with torch.autocast(backbone.device.type, enabled=False):
