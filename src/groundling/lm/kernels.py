@@ -19,7 +19,7 @@ from groundling.runtime.devices import activated
 
 
 class FastKernels(TorchFunctionMode):
-    """Use faster CPU kernels, equal up to rounding, for single-query attention and activations without gradients."""
+    """Use faster CPU kernels for single-query attention and, without gradients, activations; equal up to rounding."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None

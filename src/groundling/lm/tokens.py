@@ -46,7 +46,7 @@ class ModelTokens:
 
     @property
     def room(self) -> int | None:
-        """Maximum number of prompt tokens, as configured or so as to leave room for an answer; None if unlimited."""
+        """Maximum number of prompt tokens, as configured or chosen to leave room for an answer; None if unlimited."""
         if self.max_prompt_tokens is not None or self.max_positions is None:
             return self.max_prompt_tokens
         return self.max_positions - min(_ROOM_TO_ANSWER, self.max_positions // 4)

@@ -37,7 +37,7 @@ def caption_id(caption: str) -> int:
 
 
 def caption_ids(captions: Iterable[str]) -> NDArray[np.int64]:
-    """Return `caption_id` of each caption, int64 ``(n,)``."""
+    """Return the `caption_id` of each caption, int64 ``(n,)``."""
     return np.fromiter(map(caption_id, captions), np.int64)
 
 
@@ -195,7 +195,7 @@ class Pairs(ABC):
             )
 
     def read_provenance(self, name: str) -> dict[str, Any]:
-        """Return how an annotator's labels were created; empty if unknown."""
+        """Return a description of how an annotator's labels were created; empty if unknown."""
         path = self.folder / "annotations" / f"{name}.json"
         try:
             return read_object(path, SETTINGS)
@@ -205,7 +205,7 @@ class Pairs(ABC):
             raise ConfigError(f"{path} cannot be read ({error})") from error
 
     def write_provenance(self, name: str, provenance: dict[str, Any]) -> None:
-        """Write how an annotator's labels were created, as JSON."""
+        """Write a description of how an annotator's labels were created, as JSON."""
         path = self.folder / "annotations" / f"{name}.json"
         path.parent.mkdir(exist_ok=True)
         write_atomically(path, json.dumps(provenance, indent=1, ensure_ascii=False) + "\n")

@@ -54,7 +54,7 @@ class TrainingPairs:
             rest = f" and {unknown} have no answer" if unknown else ""
             raise ConfigError(
                 f"the judge has no preferences: {len(annotated)} of {len(preferences)} pairs are ties{rest}, so a "
-                "reward model would learn noise: use a different judge, or collect pairs that differ more"
+                "reward model would learn noise: use a different judge, or collect segments that differ more"
             )
         captions, indices = _index(segments)
         return cls(captions, torch.from_numpy(indices[annotated]), torch.from_numpy(targets))

@@ -70,7 +70,7 @@ class Trie:
 
 
 def _lengths_of_choices(texts: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], int]:
-    """Return the length of each text up to its last choice, including its end."""
+    """Return the number of tokens of each text up to its last choice, counting its end as a token."""
     # In sorted order, a text shares its longest common prefix with one of its neighbours.
     distinct = sorted(set(texts))
     common = [0, *(common_length(text, after) + 1 for text, after in pairwise(distinct)), 0]
