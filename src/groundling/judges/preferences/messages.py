@@ -55,7 +55,7 @@ class MessagePairs(Pairs):
 
     @classmethod
     def create(cls, folder: str | Path, data: Arrays, info: Arrays | None = None, format: Format = "motif") -> Self:
-        """Write a new dataset into a missing or empty folder; if an error occurs, no partial folder remains.
+        """Write a dataset into a new or empty folder; if an error occurs, no partial folder remains.
 
         Args:
             data: Arrays ``(N, 2, L, ...)`` by key, including "message"; may be memory-mapped.

@@ -60,7 +60,7 @@ class TextPairs(Pairs):
     def create(
         cls, folder: Path, texts: Sequence[TextSegments], info: Mapping[str, NDArray], about: Mapping[str, Any]
     ) -> Self:
-        """Atomically write a new dataset into a missing or empty folder; ``about`` must contain the world."""
+        """Atomically write a dataset into a new or empty folder; ``about`` must contain the world."""
         data: dict[str, parquet.Column] = {
             key: [(first[place], second[place]) for first, second in texts]
             for place, key in enumerate(TextSegment._fields)
@@ -119,7 +119,7 @@ class Recorded:
 class TextRecording:
     """Stores segments in one file per round in ``FOLDER.recording``, and finally as a dataset in ``folder``.
 
-    ``folder`` must be missing, empty, or the result of an identical recording. Identical descriptions (the world, the
+    ``folder`` must be new, empty, or the result of an identical recording. Identical descriptions (the world, the
     players and their settings) must produce identical rounds.
     """
 

@@ -201,9 +201,9 @@ def calibration_error(margins: Tensor, targets: Tensor) -> float:
 
 
 def best_temperature(margins: Tensor, targets: Tensor) -> float:
-    """Return the T that minimises the cross-entropy of σ(margin / T) (arXiv 1706.04599); T > 1 if overconfident."""
+    """Return the temperature T that minimises the cross-entropy of σ(margin / T) (arXiv 1706.04599)."""
     margins, targets = margins.double(), targets.double()
-    low, high = -3.0, 3.0  # log10 of 1 / T, in which the cross-entropy is convex: bisect its derivative
+    low, high = -3.0, 3.0  # log10(1 / T); the cross-entropy is convex in 1 / T, so bisect its derivative
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
         slope = ((torch.sigmoid(margins * 10**middle) - targets) * margins).mean()

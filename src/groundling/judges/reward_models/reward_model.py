@@ -49,7 +49,7 @@ class Normalization:
 
     @classmethod
     def of(cls, rewards: Tensor, counts: Tensor) -> Self:
-        """Create it from the rewards and the numbers of occurrences of distinct captions, each ``(num_distinct,)``.
+        """Create it from the rewards and occurrence counts of distinct captions, each ``(num_distinct,)``.
 
         The mean and unbiased variance include all occurrences, as running moments (Chan et al. 1979) that start from
         Motif's prior (mean 0, variance 1, count 1e-4). Quantiles are over distinct captions, with interpolation.

@@ -45,7 +45,7 @@ def agree(backbone: Backbone, one: Callable[[], Sequence[Tensor]], other: Callab
 
 @torch.no_grad()
 def find_way(backbone: Backbone, start_token: int, ways: Mapping[Way, Scores], length: int) -> tuple[Way, str]:
-    """Return the first exact method for prompts of ``length`` tokens (0 if short), and why earlier methods failed."""
+    """Return the first exact method for prompts of ``length`` tokens (0: short), and why earlier methods failed."""
     name, tokens = type(backbone.model).__name__, example_tokens(backbone, length + 3 if length else 12)
     candidates = [[tokens[0]], tokens[1:3], [tokens[1], *tokens[3:5]]]
     questions = [ScoringQuestion(tokens[:length], candidates)]

@@ -25,7 +25,7 @@ from groundling.tokenization.chat import common_length
 class Trie:
     """The tokens of several texts as a tree whose edges are the allowed tokens.
 
-    Each text consists of its tokens and an end. Tokens after its last choice (branching point) have probability 1 and
+    Each text consists of tokens and an end. Tokens after its last choice (branching point) have probability 1 and
     are omitted. An end is thus kept only if a text is a prefix of another, with a line (token sequence) per end token.
     """
 
