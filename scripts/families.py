@@ -69,8 +69,8 @@ _ANNOUNCED = {
 }
 """Phrases that identify the warnings about a column."""
 _EFFECTS = {
-    r"cannot read several candidates( of \d+ tokens (?:and|or) more)? in one row exactly \((.*)\): .*": "scores each "
-    "candidate{} separately",
+    r"cannot read several candidates((?: in texts)? of \d+ tokens (?:and|or) more)? in one row exactly "
+    r"\((.*)\): .*": "scores each candidate{} separately",
     r"generates (?:by|with) Transformers' loop.*? \((.*)\)": "samples rollouts with Transformers' `generate`",
     r"generates for one prompt at a time.*? \((.*)\)": "generates for one prompt at a time",
     r"cannot generate here: .*? \((.*)\); .*": "refuses to generate",

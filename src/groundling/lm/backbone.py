@@ -45,7 +45,7 @@ class ValueHead(nn.Module):
 
     def forward(self, state: Tensor) -> Tensor:
         """Return values (num_prompts,) for states (num_prompts, hidden_size)."""
-        # The released GLAM trainer keeps shape (num_prompts, 1), which broadcasts against returns (num_prompts,).
+        # The released GLAM trainer keeps the shape (num_prompts, 1), which broadcasts against returns (num_prompts,).
         return self.layers(state).squeeze(-1)
 
 
@@ -159,7 +159,7 @@ class Backbone:
 
     @property
     def why_not_replaceable(self) -> str | None:
-        """Why attention cannot be replaced; None if each layer calls PyTorch's attention once per text."""
+        """The reason why attention cannot be replaced; None if each layer calls PyTorch's attention once per text."""
         if self.is_encoder_decoder:
             return "its encoder reads a text as a whole"
         if self.layers.others or self.layers.window:

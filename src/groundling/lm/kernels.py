@@ -2,7 +2,7 @@
 
 T5 adds a relative position bias to its attention scores, and materialises the bias, scores and probabilities for each
 head, query and key: 400 MB each for 3,500 tokens and 8 heads. Here, when gradients are disabled, the bias is a table
-of the ``2 * length - 1`` distances, and each query uses a window of this table.
+indexed by the ``2 * length - 1`` distances, and each query uses a window of this table.
 """
 
 import functools
@@ -19,7 +19,7 @@ from groundling.runtime.devices import activated
 
 
 class FastKernels(TorchFunctionMode):
-    """Use faster CPU kernels, equal up to rounding, for single-query attention and activations without gradients."""
+    """Use faster CPU kernels for single-query attention and, without gradients, activations; equal up to rounding."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None

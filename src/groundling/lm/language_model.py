@@ -52,7 +52,7 @@ class LanguageModel(TransformersModel):
 
     @cached_property
     def generator(self) -> Generator:
-        """Wrapper of Transformers' `generate` that also returns log-probabilities."""
+        """A wrapper around Transformers' `generate` that also returns log-probabilities."""
         return Generator(self.backbone, self.tokenizer, self.filler, self.start_token)
 
     def score(
@@ -106,8 +106,8 @@ class LanguageModel(TransformersModel):
         """Return the log-probability with which guided decoding generates each candidate.
 
         Only tokens that continue one of the prompt's candidates are allowed (see `groundling.lm.read.guided`), so each
-        prompt's probabilities sum to 1. The pass is shorter than that of `score_candidates`, because the tokens after
-        a candidate's last choice have probability 1. Candidates with the same tokens share one probability equally.
+        prompt's probabilities sum to 1. The pass is shorter than that of `score_candidates`, because tokens after a
+        candidate's last branching point have probability 1. Candidates with equal tokens share a probability equally.
 
         Args:
             prompts: See `score`.
@@ -121,7 +121,7 @@ class LanguageModel(TransformersModel):
         if not self.end_tokens.ids:
             raise ConfigError(
                 "this model has no end token in its tokenizer, generation config or chat template, so a candidate "
-                "that is a prefix of another cannot end: set tokenizer.eos_token (a BERT tokenizer's is its sep_token)"
+                "that is a prefix of another cannot end: set tokenizer.eos_token (for BERT, to its sep_token)"
             )
         _, questions = self.questions(prompts, candidates)
         if not questions:

@@ -46,7 +46,7 @@ class ModelTokens:
 
     @property
     def room(self) -> int | None:
-        """Maximum number of prompt tokens, as configured or so as to leave room for an answer; None if unlimited."""
+        """Maximum number of prompt tokens, as configured or chosen to leave room for an answer; None if unlimited."""
         if self.max_prompt_tokens is not None or self.max_positions is None:
             return self.max_prompt_tokens
         return self.max_positions - min(_ROOM_TO_ANSWER, self.max_positions // 4)
@@ -161,7 +161,7 @@ class ModelTokens:
 
     def _check_vocabulary(self, text: str, ids: list[int]) -> None:
         if not ids and text.strip():  # it would be as probable as an empty text, which is certain
-            raise ConfigError(f"the tokenizer has no tokens for {text[:40]!r}: use only characters that it knows")
+            raise ConfigError(f"the tokenizer has no tokens for {text[:40]!r}: use only characters in its vocabulary")
         if ids and max(ids) >= self.vocabulary_size:
             raise ConfigError(
                 f"the tokenizer returns token {max(ids)} for {text[:40]!r}, but the model has only "

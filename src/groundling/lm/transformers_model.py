@@ -66,7 +66,7 @@ class TransformersModel(ModelTokens, nn.Module):
         if tokenizer.vocab_size > size:  # added tokens may never occur
             raise ConfigError(
                 f"the tokenizer has {tokenizer.vocab_size:,} tokens, but the model has only {size:,}: use the model's "
-                f"own, or call model.resize_token_embeddings({tokenizer.vocab_size}) and train the new embeddings"
+                f"tokenizer, or call model.resize_token_embeddings({tokenizer.vocab_size}) and train the new embeddings"
             )
         switch_dropout_off(model)
         fuse_activations(model)
@@ -134,7 +134,7 @@ class TransformersModel(ModelTokens, nn.Module):
             lora: Keyword arguments of `peft.LoraConfig`; the rest of the model is frozen. Needs the `lora` extra.
             gradient_checkpointing: Recompute activations in the backward pass, which saves memory but takes more time.
             attention: Transformers' `attn_implementation`. If None, "eager" for T5 on CPUs, otherwise the default.
-            tokenizer: Folder, hub id or starter model whose tokenizer is used. If None, it is the model's own.
+            tokenizer: Folder, hub id or starter model to load the tokenizer from. If None, the model's own is used.
             revision: Revision of a hub model.
             trust_remote_code: Allow a hub model to run its own code.
             max_prompt_tokens: Truncate longer prompts to their last tokens. If None, overlong prompts raise an error.

@@ -24,7 +24,7 @@ _USED = ("message", "blstats", "rewards", "score")  # read by judges and reward 
 
 
 class MessagePairs(Pairs):
-    """N pairs of NetHack segments; ``data`` has arrays ``(N, 2, L, ...)`` by key, memory-mapped in "motif" format."""
+    """N pairs of NetHack segments; ``data`` maps keys to ``(N, 2, L, ...)`` arrays, memory-mapped in "motif" format."""
 
     world = "nethack"
 
@@ -55,11 +55,11 @@ class MessagePairs(Pairs):
 
     @classmethod
     def create(cls, folder: str | Path, data: Arrays, info: Arrays | None = None, format: Format = "motif") -> Self:
-        """Write a new dataset into a missing or empty folder; if an error occurs, no partial folder remains.
+        """Write a dataset into a new or empty folder; if an error occurs, no partial folder remains.
 
         Args:
             data: Arrays ``(N, 2, L, ...)`` by key, including "message"; may be memory-mapped.
-            info: Arrays ``(N, 2)`` by key, of numbers or, with format "motif", strings.
+            info: Arrays ``(N, 2)`` by key, with numbers or, in the "motif" format, strings.
         """
         folder, info = Path(folder), info or {}
         if format not in FORMATS:
@@ -82,7 +82,7 @@ class MessagePairs(Pairs):
     def comparisons(self, blstats: bool = False) -> list[Comparison]:
         if blstats and "blstats" not in self.data:
             raise ConfigError(f"{self.folder} has no blstats: remove --blstats")
-        messages = np.asarray(self.messages)  # indexing a memory map itself is slow
+        messages = np.asarray(self.messages)  # indexing the memory map directly is slow
         states = np.asarray(self.data["blstats"]) if blstats else None
 
         def caption_of(*place: int) -> str:
@@ -115,7 +115,7 @@ def _check(data: Arrays, info: Arrays, where: str) -> None:
 
 
 def _misfit(key: str, array: NDArray, head: tuple[int, ...]) -> str | None:
-    """Return why an array does not match the leading dimensions ``head`` of a dataset, or None if it does."""
+    """Return why an array does not match the leading dimensions ``head`` of a dataset; None if it matches."""
     is_info = len(head) == 2
     name = f"info {key}" if is_info else key
     expected = head if is_info else head + TAILS.get(key, array.shape[3:])
@@ -133,12 +133,12 @@ def _encode(pairs: Sequence[tuple[list[str], list[str]]], where: str) -> NDArray
         if not all(isinstance(segment, list) for pair in pairs for segment in pair):
             raise TypeError("texts")
     except (UnicodeEncodeError, AttributeError, TypeError) as error:
-        raise ConfigError(f"{where}: expected lists of strings of one-byte characters ({error})") from error
+        raise ConfigError(f"{where}: expected lists of strings of Latin-1 characters ({error})") from error
     lengths = {len(segment) for pair in lines for segment in pair}
     longest = max((len(line) for pair in lines for segment in pair for line in segment), default=0)
     if len(lengths) > 1 or longest > 256:
         raise ConfigError(
-            f"{where}: segments must all have the same number of messages (found {lengths}), and messages at most 256 "
-            f"bytes (found {longest})"
+            f"{where}: segments must all have the same number of messages (found {lengths}), and messages may have "
+            f"at most 256 bytes (found {longest})"
         )
     return np.array(lines, "S256").view(np.uint8).reshape(len(pairs), 2, *lengths, 256)

@@ -75,7 +75,7 @@ def _save(path: Path, array: NDArray) -> None:
     path.parent.mkdir(exist_ok=True)
 
     def write(partial: Path) -> None:
-        with partial.open("wb") as file:  # for a path, numpy would append .npy
+        with partial.open("wb") as file:  # given a path, numpy would append .npy
             np.save(file, array, allow_pickle=False)
 
     replace_file(path, write)

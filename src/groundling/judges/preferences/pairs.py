@@ -37,7 +37,7 @@ def caption_id(caption: str) -> int:
 
 
 def caption_ids(captions: Iterable[str]) -> NDArray[np.int64]:
-    """Return `caption_id` of each caption, int64 ``(n,)``."""
+    """Return the `caption_id` of each caption, int64 ``(n,)``."""
     return np.fromiter(map(caption_id, captions), np.int64)
 
 
@@ -50,7 +50,7 @@ class Preference(IntEnum):
     FIRST = 0
     SECOND = 1
     TIE = 2
-    UNKNOWN = 3  # no valid answer; the pair is not used for training and is asked about again
+    UNKNOWN = 3  # no valid answer; the pair is not used for training and is judged again
 
     @property
     def swapped(self) -> "Preference":
@@ -63,7 +63,7 @@ _HUNGER_WORDS = ("satiated", "not hungry", "hungry", "weak", "fainting", "fainte
 
 
 def caption(messages: NDArray[np.uint8], blstats: NDArray[np.integer] | None = None) -> str:
-    """Return a segment's messages, uint8 ``(L, 256)``, as text, followed by the last of its states, if passed."""
+    """Return a segment's messages, uint8 ``(L, 256)``, as text, followed by its last state if ``blstats`` is passed."""
     lines = [join_captions(map(decode, messages))]
     if blstats is not None:
         depth, gold, hp, most_hp, level, hunger = blstats[-1][_STATUS].tolist()
@@ -87,7 +87,7 @@ def decode(message: NDArray[np.uint8]) -> str:
 
 
 def decode_pairs(messages: NDArray[np.uint8]) -> list[tuple[list[str], list[str]]]:
-    """Decode uint8 ``(N, 2, L, 256)`` as pairs of L strings; Latin-1 preserves every byte except the padding."""
+    """Decode uint8 ``(N, 2, L, 256)`` into pairs of L strings each; Latin-1 preserves every byte except the padding."""
     rows = np.ascontiguousarray(messages).reshape(-1, 256).view("S256")[:, 0].tolist()  # without trailing NULs
     texts = [row.decode("latin-1") for row in rows]
     length = messages.shape[2]
@@ -154,7 +154,7 @@ class Pairs(ABC):
         return labels.astype(np.int8, copy=False)
 
     def soft_preferences(self, name: str) -> NDArray[np.float32] | None:
-        """Return probabilities of first, second and tie, float32 ``(N, 3)``, NaN if unknown, or None if not stored."""
+        """Return probabilities of first, second and tie, float32 ``(N, 3)``, NaN where unknown; None if not stored."""
         soft: NDArray | None = self._files.read_labels(self.folder, name)[1]
         self._check(None, soft, f"{self.folder}: preference {name}")
         return soft
@@ -165,8 +165,8 @@ class Pairs(ABC):
         """Replace an annotator's labels.
 
         Args:
-            labels: ``(N,)``: codes of `Preference`.
-            soft: ``(N, 3)``: probabilities of first, second and tie, which sum to 1; NaN where unknown.
+            labels: Codes of `Preference`, ``(N,)``.
+            soft: Probabilities of first, second and tie, ``(N, 3)``, which sum to 1; NaN where unknown.
         """
         if not _NAME.fullmatch(name):
             raise ConfigError(f"invalid annotator name {name!r}: use only letters, digits, - and _")
@@ -191,11 +191,11 @@ class Pairs(ABC):
         if len(wrong := np.flatnonzero(outside & ~np.isnan(rows).any(1))):
             raise ConfigError(
                 f"{where}: row {wrong[0]} is {soft[wrong[0]].tolist()}, expected the probabilities of first, second "
-                "and tie, which sum to 1, or NaN where only the label is known: apply a softmax to logits"
+                "and tie, which sum to 1, or NaN where only the label is known (if these are logits, apply a softmax)"
             )
 
     def read_provenance(self, name: str) -> dict[str, Any]:
-        """Return how an annotator's labels were created; empty if unknown."""
+        """Return a description of how an annotator's labels were created; empty if unknown."""
         path = self.folder / "annotations" / f"{name}.json"
         try:
             return read_object(path, SETTINGS)
@@ -205,7 +205,7 @@ class Pairs(ABC):
             raise ConfigError(f"{path} cannot be read ({error})") from error
 
     def write_provenance(self, name: str, provenance: dict[str, Any]) -> None:
-        """Write how an annotator's labels were created, as JSON."""
+        """Write a description of how an annotator's labels were created, as JSON."""
         path = self.folder / "annotations" / f"{name}.json"
         path.parent.mkdir(exist_ok=True)
         write_atomically(path, json.dumps(provenance, indent=1, ensure_ascii=False) + "\n")

@@ -1,8 +1,8 @@
-"""Preference pairs as Parquet files, which Hugging Face's ``load_dataset`` reads; ``README.md`` is the dataset card.
+"""Preference pairs as Parquet files, which Hugging Face's ``load_dataset`` can read; ``README.md`` is the dataset card.
 
 ``data/pairs.parquet`` has one row per pair and, for each key, the columns ``first_KEY`` and ``second_KEY`` of strings,
-lists of strings, or nested lists of numbers; keys of recorded values start with ``info_``. For the same rows,
-``preference/ANNOTATOR.parquet`` has ``preference`` and the probabilities ``first``, ``second`` and ``tie``.
+lists of strings, or nested lists of numbers; keys of recorded values start with ``info_``. In the same row order,
+``preference/ANNOTATOR.parquet`` has ``preference`` and optional probabilities ``first``, ``second`` and ``tie``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -118,7 +118,7 @@ def _write_card(folder: Path) -> None:
 
 
 def _nested(array: NDArray, pa: Any) -> Any:
-    """Return an array ``(N, ...)`` as a column of nested lists."""
+    """Convert an array ``(N, ...)`` to a column of nested lists."""
     values = pa.array(np.ascontiguousarray(array, array.dtype.newbyteorder("=")).reshape(-1))
     for size in reversed(array.shape[1:]):
         offsets = np.arange(0, len(values) + 1, max(size, 1), dtype=np.int64)
@@ -127,7 +127,7 @@ def _nested(array: NDArray, pa: Any) -> Any:
 
 
 def _numbers(columns: Sequence[Any], where: str) -> NDArray:
-    """Return two columns of equally sized nested lists of numbers as ``(N, 2, ...)``."""
+    """Convert two columns of equally sized nested lists of numbers to an array ``(N, 2, ...)``."""
     import pyarrow.compute as pc
 
     arrays = []
@@ -148,7 +148,7 @@ def _numbers(columns: Sequence[Any], where: str) -> NDArray:
         arrays.append(array.reshape(shape))
     first, second = arrays
     if first.shape != second.shape:
-        raise ConfigError(f"{where}: shapes of first and second segments differ, {first.shape} and {second.shape}")
+        raise ConfigError(f"{where}: first and second segments differ in shape, {first.shape} and {second.shape}")
     return np.stack(arrays, axis=1)
 
 

@@ -54,13 +54,13 @@ class TextPairs(Pairs):
             return cls(folder, _TEXTS.validate_python(pairs), info, about)
         except ValidationError as error:
             wrong = error.errors()[0]["input"]
-            raise ConfigError(f"{folder} has {wrong!r:.80}, expected strings and at least one caption") from error
+            raise ConfigError(f"{folder} contains {wrong!r:.80}, expected strings and at least one caption") from error
 
     @classmethod
     def create(
         cls, folder: Path, texts: Sequence[TextSegments], info: Mapping[str, NDArray], about: Mapping[str, Any]
     ) -> Self:
-        """Write a new dataset into a missing or empty folder, atomically; ``about`` must contain the world."""
+        """Atomically write a dataset into a new or empty folder; ``about`` must contain the world."""
         data: dict[str, parquet.Column] = {
             key: [(first[place], second[place]) for first, second in texts]
             for place, key in enumerate(TextSegment._fields)
@@ -94,7 +94,7 @@ def in_context(context: str, caption: str) -> str:
 
 
 def _compare(first: TextSegment, second: TextSegment) -> Comparison:
-    """Show a shared context once, and different contexts at the start of each segment."""
+    """Return a comparison that shows a shared context once, and different contexts before their segments."""
     if first.context == second.context:
         return Comparison(_text_of(first), _text_of(second), first.context)
     return Comparison(*(in_context(one.context, _text_of(one)) for one in (first, second)))
@@ -119,7 +119,7 @@ class Recorded:
 class TextRecording:
     """Stores segments in one file per round in ``FOLDER.recording``, and finally as a dataset in ``folder``.
 
-    ``folder`` must be missing, empty, or the result of an identical recording. Identical descriptions (the world, the
+    ``folder`` must be new, empty, or the result of an identical recording. Identical descriptions (the world, the
     players and their settings) must produce identical rounds.
     """
 

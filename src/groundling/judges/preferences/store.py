@@ -69,7 +69,7 @@ def content_hash(content: Any) -> str:
 
 
 def answer_key(question: str, captions: Captions, swapped: bool, context: str = "") -> str:
-    """Return an answer's key: a hash of the question's hash, the unordered pair and the order shown."""
+    """Return an answer's key: a hash of the question's hash, the unordered pair, the order shown and any context."""
     return content_hash([question, *captions, swapped, *([context] if context else [])])
 
 
@@ -92,7 +92,7 @@ class Store:
         for path in sorted(self._answers.glob("*.jsonl")):
             for answer in filter(None, map(_parse, lines_of(path))):
                 known = merged.get(answer.key)
-                if known is not None:  # keep the valid one, and add up the tokens and seconds
+                if known is not None:  # keep the valid answer, and add up the tokens and seconds
                     answer = replace(
                         answer if known.label == "invalid" else known,
                         prompt_tokens=known.prompt_tokens + answer.prompt_tokens,

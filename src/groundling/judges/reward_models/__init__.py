@@ -33,8 +33,8 @@ def load_reward_model(folder: str | Path, device: str | torch.device = "cpu") ->
     """Load a model written by `RewardModel.save` or `groundling distill`; nothing is unpickled.
 
     Raises:
-        ConfigError: The folder contains no reward model, or one that is broken or of an unknown kind, or a file that is
-            a link to another folder, a device or a pipe.
+        ConfigError: The folder contains no reward model, a broken one, one of an unknown kind, or a file that is a
+            device or a pipe or that links outside the folder.
     """
     from groundling.lm.load.model_files import check_model_files  # slow to import
 

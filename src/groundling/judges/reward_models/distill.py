@@ -54,7 +54,7 @@ class TrainingPairs:
             rest = f" and {unknown} have no answer" if unknown else ""
             raise ConfigError(
                 f"the judge has no preferences: {len(annotated)} of {len(preferences)} pairs are ties{rest}, so a "
-                "reward model would learn noise: use a different judge, or collect pairs that differ more"
+                "reward model would learn noise: use a different judge, or collect segments that differ more"
             )
         captions, indices = _index(segments)
         return cls(captions, torch.from_numpy(indices[annotated]), torch.from_numpy(targets))
@@ -75,7 +75,7 @@ class TrainingPairs:
         return [self.captions[place] for place in places.tolist()], indices
 
     def mask(self) -> Tensor:
-        """Return bool ``(N, 2, L)``: False past the end of a segment."""
+        """Return a mask, bool ``(N, 2, L)``, that is False past the end of a segment."""
         return self.indices >= 0
 
     def split(self, validation_fraction: float, seed: int) -> "tuple[TrainingPairs, TrainingPairs]":
@@ -179,7 +179,7 @@ _BISECTIONS = 60
 
 
 def accuracy(margins: Tensor, targets: Tensor) -> float:
-    """Return the fraction of pairs (without ties, 0.5) that rewards rank correctly; equal rewards count as 1/2."""
+    """Return the fraction of pairs that rewards rank correctly, ignoring ties (0.5); equal rewards count as 1/2."""
     decided = targets != 0.5
     agreeing = torch.sign(margins) * torch.sign(targets - 0.5)  # 1, 0 or -1
     return ((agreeing[decided] + 1) / 2).mean().item()
@@ -188,7 +188,7 @@ def accuracy(margins: Tensor, targets: Tensor) -> float:
 def calibration_error(margins: Tensor, targets: Tensor) -> float:
     """Return the expected calibration error (arXiv 1706.04599, eq. 3), ignoring ties (0.5); NaN if all are ties.
 
-    It averages |confidence - accuracy| over ten bins of confidence σ(|margin|) from 0.5 to 1, weighted by bin size.
+    It is the mean of |confidence - accuracy| over ten bins of confidence σ(|margin|) in [0.5, 1], weighted by bin size.
     """
     decided = targets != 0.5
     margins, targets = margins[decided].double(), targets[decided].double()
@@ -201,9 +201,9 @@ def calibration_error(margins: Tensor, targets: Tensor) -> float:
 
 
 def best_temperature(margins: Tensor, targets: Tensor) -> float:
-    """Return the T that minimises the cross-entropy of σ(margin / T) (arXiv 1706.04599); T > 1 if overconfident."""
+    """Return the temperature T that minimises the cross-entropy of σ(margin / T) (arXiv 1706.04599)."""
     margins, targets = margins.double(), targets.double()
-    low, high = -3.0, 3.0  # log10 of 1 / T, in which the cross-entropy is convex: bisect its derivative
+    low, high = -3.0, 3.0  # log10(1 / T); the cross-entropy is convex in 1 / T, so bisect its derivative
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
         slope = ((torch.sigmoid(margins * 10**middle) - targets) * margins).mean()
@@ -247,7 +247,7 @@ def agreement(model: RewardModel, pairs: TrainingPairs) -> tuple[int, int]:
 
 
 def normalize(model: RewardModel, pairs: TrainingPairs) -> None:
-    """Set ``model.normalization`` from its rewards for the pairs' captions, unless the rewards are labels."""
+    """Set ``model.normalization`` from the rewards of the pairs' captions, unless the rewards are labels."""
     model.eval()
     if model.gives_labels:
         return

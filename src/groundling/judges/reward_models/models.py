@@ -42,7 +42,7 @@ class MessageNetwork(nn.Module):
     with ReLU in between. Linear layers have orthogonal initial weights and zero bias; others use PyTorch's defaults.
 
     Beyond a message's last byte (about the 80th of 256), the output of every layer becomes constant. Only the
-    positions up to that point and one more are computed; the last one is repeated as needed, with the same result.
+    positions up to that point and one more are computed; repeating the last one as needed yields the same result.
     """
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ def encode(captions: Sequence[str], model: str) -> Tensor:
         row = caption.encode("latin-1", "ignore")
         if len(row) != len(caption) or len(row) > MESSAGE_LENGTH:
             raise ConfigError(
-                f"--model {model} reads NetHack messages of at most {MESSAGE_LENGTH} one-byte characters, but "
+                f"--model {model} reads NetHack messages of at most {MESSAGE_LENGTH} Latin-1 characters, but "
                 f"{caption!r:.80} is not one: use --model characters or --model language_model"
             )
         rows.append(row.ljust(MESSAGE_LENGTH, b"\0"))
@@ -213,7 +213,7 @@ _FOLDER = "language_model"
 
 @reward_models.register("language_model")
 class LanguageRewardModel(RewardModel):
-    """A language model's state after reading the caption (`LanguageModel.encode`), followed by an MLP.
+    """An MLP head on a language model's hidden state after reading the caption (`LanguageModel.encode`).
 
     Args:
         path: A folder, a hub id, or a bundled model: "starter" (encoder-decoder) or "starter-causal".

@@ -49,9 +49,9 @@ class Normalization:
 
     @classmethod
     def of(cls, rewards: Tensor, counts: Tensor) -> Self:
-        """Create it from the rewards of distinct captions and how often each caption occurs, ``(num_distinct,)``.
+        """Create it from the rewards and occurrence counts of distinct captions, each ``(num_distinct,)``.
 
-        The mean and unbiased variance are over all occurrences, as running moments (Chan et al. 1979) that start from
+        The mean and unbiased variance include all occurrences, as running moments (Chan et al. 1979) that start from
         Motif's prior (mean 0, variance 1, count 1e-4). Quantiles are over distinct captions, with interpolation.
         """
         values, weights = rewards.double().cpu(), counts.double().cpu()
@@ -88,7 +88,7 @@ class RewardModel(nn.Module, ABC):
     Attributes:
         id: Id of the registered class.
         gives_labels: True if rewards are labels 0 and 1, which are not normalised.
-        reads_messages: True if it reads only NetHack messages.
+        reads_messages: True if the model reads only NetHack messages.
         args: The constructor's keyword arguments.
         normalization: Statistics computed during training; None for labels.
     """
@@ -132,7 +132,7 @@ class RewardModel(nn.Module, ABC):
 
     @property
     def version(self) -> int:
-        """A 64-bit hash of the id, arguments and weights; rewards computed with another version are out of date."""
+        """A 64-bit hash of the id, arguments and weights; rewards computed with a different version are out of date."""
         if self._fingerprint is None:
             digest = hashlib.sha256(f"{self.id} {json.dumps(self.args, sort_keys=True)}".encode())
             for name, tensor in sorted(self.state_dict().items()):

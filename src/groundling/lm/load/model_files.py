@@ -140,13 +140,13 @@ def resolve(path: str | Path) -> str:
 
 
 def is_offline() -> bool:
-    """Return True without a connection to the hub, whose client would otherwise retry each request for 20 s."""
+    """Return True if the hub is unreachable, because its client would then retry each request for 20 s."""
     from huggingface_hub import constants
     from huggingface_hub.utils import get_session
 
     try:
         get_session().head(constants.ENDPOINT, timeout=_PATIENCE)
-    except Exception:  # of the HTTP client, or HF_HUB_OFFLINE
+    except Exception:  # raised by the HTTP client, or because of HF_HUB_OFFLINE
         return True
     return False
 
@@ -196,7 +196,7 @@ def switch_dropout_off(model: PreTrainedModel) -> None:
 
 
 def _zero_dropout(holder: object) -> None:
-    """Set numbers with "drop" in their name (layerdrop, `attn_pdrop`, ...) to 0, in nested configs too."""
+    """Set numeric attributes with "drop" in their name (`attn_pdrop`, ...) to 0, also in nested configs."""
     for key, value in vars(holder).items():
         if isinstance(value, PretrainedConfig):
             _zero_dropout(value)

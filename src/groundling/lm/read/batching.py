@@ -22,7 +22,7 @@ class Batching(NamedTuple):
     @classmethod
     def for_device(cls, device: torch.device) -> Self:
         """Return a device's limits: accelerators need larger batches than CPUs, and lose less to padding."""
-        # With 8 heads, 2**19 pairs take 16 MB per layer. From 32 MB on, reallocation at each pass doubles the time.
+        # With 8 heads, 2**19 pairs take 16 MB per layer. From 32 MB on, reallocation in each pass doubles the time.
         return cls(4096, 0.03, 2**19) if device.type == "cpu" else cls(TOKENS_AT_ONCE, 0.25, float("inf"))
 
 

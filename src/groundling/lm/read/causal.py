@@ -1,4 +1,4 @@
-"""Read the final hidden states of prompts and their candidates with causal and encoder-decoder models."""
+"""Compute the final hidden states of prompts and their candidates with causal and encoder-decoder models."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -47,7 +47,7 @@ class CausalReader:
 
     def _shared(self, prompts: Sequence[Tokens], longest: int) -> int:
         """Return the length of the common prefix that can be read once, leaving at least one token of each prompt."""
-        first, last = min(map(list, prompts)), max(map(list, prompts))  # all prompts share the common prefix of these
+        first, last = min(map(list, prompts)), max(map(list, prompts))  # their common prefix is that of all prompts
         shortest = min(map(len, prompts)) - 1
         shared = next((i for i in range(shortest) if first[i] != last[i]), shortest)
         # In training mode, which is only used for gradient checkpointing, a model does not keep keys and values.

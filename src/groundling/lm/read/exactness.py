@@ -32,7 +32,7 @@ def example_tokens(backbone: Backbone, count: int, step: int = 7, start: int = 5
 
 
 def agree(backbone: Backbone, one: Callable[[], Sequence[Tensor]], other: Callable[[], Sequence[Tensor]]) -> bool:
-    """Return True if two computations give the same tensors; False if they differ or one is not supported."""
+    """Return True if two computations yield the same tensors; False if they differ or one is not supported."""
     # Autocast is off, since its rounding would look like an error.
     try:
         with torch.autocast(backbone.device.type, enabled=False):
@@ -45,7 +45,7 @@ def agree(backbone: Backbone, one: Callable[[], Sequence[Tensor]], other: Callab
 
 @torch.no_grad()
 def find_way(backbone: Backbone, start_token: int, ways: Mapping[Way, Scores], length: int) -> tuple[Way, str]:
-    """Return the first exact method for prompts of ``length`` tokens (0 if short), and why earlier methods failed."""
+    """Return the first exact method for prompts of ``length`` tokens (0: short), and why earlier methods failed."""
     name, tokens = type(backbone.model).__name__, example_tokens(backbone, length + 3 if length else 12)
     candidates = [[tokens[0]], tokens[1:3], [tokens[1], *tokens[3:5]]]
     questions = [ScoringQuestion(tokens[:length], candidates)]

@@ -3,7 +3,7 @@
 At every step, only tokens that continue one of the texts are allowed, and their probabilities are renormalised, as in
 Outlines (Willard and Louf 2023, arXiv 2307.09702), with the trie of GENRE (De Cao et al. 2021, arXiv 2010.00904). A
 text's probability is the product of these conditional probabilities. All of them follow from the logits at the trie's
-nodes, so one pass gives the distribution over the texts. Sampling from it is equivalent to decoding token by token.
+nodes, so one pass yields the distribution over the texts. Sampling from it is equivalent to decoding token by token.
 """
 
 from collections import Counter
@@ -25,8 +25,8 @@ from groundling.tokenization.chat import common_length
 class Trie:
     """The tokens of several texts as a tree whose edges are the allowed tokens.
 
-    Each text consists of its tokens and an end. Tokens after its last choice have probability 1 and are omitted, so an
-    end is kept only for a text that is a prefix of another one, with a line (token sequence) for each end token.
+    Each text consists of tokens and an end. Tokens after its last choice (branching point) have probability 1 and
+    are omitted. An end is thus kept only if a text is a prefix of another, with a line (token sequence) per end token.
     """
 
     chosen: list[list[int]]  # the tokens of each line up to its last choice
@@ -70,7 +70,7 @@ class Trie:
 
 
 def _lengths_of_choices(texts: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], int]:
-    """Return the length of each text up to its last choice, including its end."""
+    """Return the number of tokens of each text up to its last choice, counting its end as a token."""
     # In sorted order, a text shares its longest common prefix with one of its neighbours.
     distinct = sorted(set(texts))
     common = [0, *(common_length(text, after) + 1 for text, after in pairwise(distinct)), 0]
@@ -84,7 +84,7 @@ def guided_log_probs(
     temperature: float,
     growing: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Return each candidate's log-probability (total number,) and each prompt's state (num_questions, hidden)."""
+    """Return each candidate's log-probability (num_candidates,) and each prompt's state (num_questions, hidden)."""
     # Float32, with gradients. Any end token can end a candidate that is a prefix of another one.
     known: dict[tuple[tuple[int, ...], ...], Trie] = {}
     tries: list[Trie] = []

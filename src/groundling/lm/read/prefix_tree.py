@@ -197,7 +197,7 @@ class PrefixTree:
         return _Block(queries, path[:seen] + [self._entries[node] for node in nodes], allowed)
 
     def attention(self, device: torch.device) -> "ReplacedAttention":
-        """Return a context for one pass in which a model attends only within each text."""
+        """Return a context manager for one pass, in which a model attends only within each text."""
         groups = [_Group.of([self._blocks[place] for place in places], device) for places in _alike(self._blocks)]
         order = [node for group in groups for node in group.nodes]
         pick = torch.tensor(order).argsort()  # padding, which is -1, comes first

@@ -61,7 +61,7 @@ class CandidateScores:
 
 
 class CandidateScorer:
-    """Scores candidates with one model; `kept_bytes` is the size of the keys and values kept by the last `keeping`."""
+    """Scores candidates with one model; `kept_bytes` is the size of keys and values from the last `keeping` context."""
 
     def __init__(self, backbone: Backbone, start_token: int) -> None:
         self.backbone, self.start_token = backbone, start_token
@@ -81,7 +81,7 @@ class CandidateScorer:
     def __call__(
         self, questions: Sequence[ScoringQuestion], raw: bool = False, growing: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """Return each candidate's score, float32 (total number,), and each prompt's state (num_questions, hidden).
+        """Return each candidate's score, float32 (num_candidates,), and each prompt's state (num_questions, hidden).
 
         ``raw`` sums unnormalised logits instead of log-probabilities (for GLAM compatibility). ``growing`` means that
         prompts may extend each other, like the steps of a conversation. Each question has at least one candidate.
@@ -191,7 +191,7 @@ class CandidateScorer:
         way, why = find_way(self.backbone, self.start_token, {way: partial(scores, way) for way in ways}, check)
         if way == "lines":
             why = f"layers of the kind {', '.join(others)}" if others else why
-            name, longer = type(self.backbone.model).__name__, f" of {check} tokens and more" if check else ""
+            name, longer = type(self.backbone.model).__name__, f" in texts of {check} tokens or more" if check else ""
             whole = "" if encodes else " with its whole prompt"
             self.backbone.warn_once(
                 f"{name} cannot read several candidates{longer} in one row exactly ({why}): each is read "

@@ -18,7 +18,7 @@ from groundling.lm.read.exactness import agree, example_tokens
 from groundling.lm.read.prefix_tree import Branch, KeyValueMemory, PrefixTree, Text, joined
 
 MAX_BYTES = 2**29  # Size limit for the cached states of a language model's frozen layers: 512 MiB
-_NODES_AT_ONCE = 1024  # Tokens per pass on a CPU: enough for fast matrix products, and few enough for its cache
+_NODES_AT_ONCE = 1024  # Tokens per pass on a CPU: enough for fast matrix products, but few enough to fit in its cache
 _ADAPTERS = ("lora_", "modules_to_save.")  # Parts of the names of weights that PEFT enables and disables
 
 _Read = Callable[[Sequence[ScoringQuestion]], list[RowStates]]
@@ -50,7 +50,7 @@ class TreeReader:
 
     @property
     def why_not(self) -> str | None:
-        """Why this reader does not work for the model; None if it does. Checked once."""
+        """The reason why this reader does not work for the model; None if it does. Checked once."""
         if (why := self._backbone.why_not_replaceable) is not None:
             return why
         if self._is_exact is None:

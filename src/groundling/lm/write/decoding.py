@@ -22,7 +22,7 @@ from groundling.lm.write.sampling import Mask, Sampling, SetKeeper, draw, filter
 from groundling.lm.write.steps import Stepper
 
 # Number of tokens after which the host synchronises with an accelerator, to find out which texts have ended and which
-# tokens were allowed. Tokens generated after a text's end are dropped. On CPUs, this happens after every token.
+# tokens were allowed. Tokens generated after a text's end are dropped. On CPUs, the check is made after every token.
 _SYNC_EVERY = 16
 
 

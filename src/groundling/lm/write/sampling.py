@@ -160,7 +160,7 @@ def _top_p(logits: Tensor, p: float, at_least: int, reached: bool = False) -> Te
 
 
 class SetKeeper:
-    """Collects the sets of allowed tokens for a batch of texts step by step, and returns them by text."""
+    """Collects the sets of allowed tokens for a batch of texts step by step, and returns them for each text."""
 
     def __init__(self, num_texts: int) -> None:
         self.num_texts = num_texts

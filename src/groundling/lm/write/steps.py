@@ -77,7 +77,7 @@ class Stepper:
         return self._checked
 
     def begin(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> Texts:
-        """Read nonempty prompts (token ids), with room for ``new_tokens`` after them; identical prompts are read once."""
+        """Read nonempty prompts (token ids), leaving room for ``new_tokens``; identical prompts are read once."""
         encodes, device = self.backbone.is_encoder_decoder, self.backbone.device
         texts: Texts | None = None
         for group, rows, place in self._distinct(prompts):
@@ -227,7 +227,7 @@ class Stepper:
             return None
         model = self.backbone.model
         with warnings.catch_warnings(), FastKernels():
-            warnings.simplefilter("ignore")  # tensors are converted to numbers; the check would find errors
+            warnings.simplefilter("ignore")  # about tensors converted to numbers; `exact` would detect errors
             try:
                 texts = self.begin(prompts, 4)
                 tokens, mask = padded(prompts, self.backbone.device)
