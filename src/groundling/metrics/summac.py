@@ -12,7 +12,7 @@ from groundling.metrics.metric import Figures, Meta, References, Texts, mean_of,
 from groundling.metrics.models import ClassifierMetric
 from groundling.metrics.tokens import SENTENCE_END, spaced
 
-NLI_MODELS = {"mnli": "roberta-large-mnli", "vitc": "tals/albert-xlarge-vitaminc-mnli"}  # Hub ids by name in the paper
+NLI_MODELS = {"mnli": "roberta-large-mnli", "vitc": "tals/albert-xlarge-vitaminc-mnli"}  # Hub ids by the paper's names
 _LABELS = {
     "roberta-large-mnli": {"contradiction": 0, "neutral": 1, "entailment": 2},
     "tals/albert-xlarge-vitaminc-mnli": {"entailment": 0, "contradiction": 1, "neutral": 2},
