@@ -30,7 +30,7 @@ def named_parameters(factory: Callable[..., Any]) -> dict[str, inspect.Parameter
 
 
 def declarations(factory: Callable[..., Any]) -> dict[str, tuple[Any, ...]]:
-    """Return the metadata of each argument's annotation: bounds and facts."""
+    """Return the metadata of each argument's annotation: bounds, and markers such as `Provided`."""
     return {name: getattr(one.annotation, "__metadata__", ()) for name, one in named_parameters(factory).items()}
 
 

@@ -252,7 +252,7 @@ class Policy(nn.Module, ABC):
         return None
 
     def exploration_advice(self) -> str | None:
-        """Return advice on a setting to change if the policy chooses only a few of its actions; None if there is none."""
+        """Return advice on a setting to change if the policy chooses only a few of its actions; None without advice."""
         return None
 
     @abstractmethod
@@ -297,7 +297,7 @@ class Policy(nn.Module, ABC):
         return None
 
     def reference_log_probs(self, observations: Sequence[Any], actions: Tensor) -> Tensor | None:
-        """Return log-probabilities of actions under the KL penalty's reference, float32 ``(batch,)``; None without one."""
+        """Return the reference's log-probabilities of actions, float32 ``(batch,)``; None without a reference."""
         return None
 
     @contextmanager

@@ -49,8 +49,8 @@ class Reference:
 
 
 class TokenMask:
-    """Mixin of token policies with NLPO's mask (arXiv 2210.01241): only tokens that a mask model, an older copy of the
-    policy, considers likely are sampled. ``mask_lm`` is None if there is no mask, or if the policy is its own model.
+    """Mixin that adds NLPO's mask (arXiv 2210.01241) to a policy: only tokens that are likely under a mask model, an
+    older copy of the policy, are sampled. ``mask_lm`` is None without a mask, or if the policy is its own mask model.
     """
 
     lm: LanguageModel

@@ -20,7 +20,7 @@ from groundling.tokenization.chat import first_turn
 
 @dataclass(frozen=True, slots=True)
 class TokenPrompt:
-    """A prompt for which a text is to be generated."""
+    """A prompt for text generation."""
 
     ids: tuple[int, ...]  # token ids, including special ones, without padding
 

@@ -38,7 +38,7 @@ class TokenPolicy(TokenMask, Policy):
         value: Source of the values: "separate", a trained copy of ``lm``, as in RL4LMs; "lora", a separate LoRA
             adapter on the policy's frozen weights or on ``value_base``; or "shared", the policy's hidden states.
         value_base: The frozen language model to which the "lora" adapter is added if all of the policy's weights are
-            trained; in a run, the policy at the start of training. If None, the reference is used.
+            trained; in a run, the initial policy. If None, the reference is used.
         value_lora: Keyword arguments of `peft.LoraConfig` for "lora". If empty, the policy's adapter is copied, or
             peft's defaults are used if all of the policy's weights are trained.
         value_hidden_sizes: Widths of the value head's hidden layers; RL4LMs has no hidden layers.
