@@ -195,7 +195,7 @@ def naming_modules(imports: Sequence[str], where: object, objects: Mapping[str, 
             )
         elif missing and words not in text:
             text += (
-                f"; {where} was created with its author's own modules: if you have and trust them, add "
+                f"; {where} was created with custom modules: if you have and trust them, add "
                 f"{words} (in Python, import them first)"
             )
         else:

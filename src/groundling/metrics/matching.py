@@ -38,12 +38,12 @@ _OPTIONS = ("max_n", "limit_length", "length_limit", "length_limit_type", "alpha
 
 @dataclass(kw_only=True)
 class _RougeMetric(LexicalMetric):
-    """Base class of the ROUGE metrics. Their libraries drop non-ASCII letters; these do so only with ``compat``."""
+    """Base class of the ROUGE metrics. Their libraries drop non-ASCII letters; the metrics only with ``compat``."""
 
     needs_references = True
 
     def check_letters(self, generations: Texts, references: References) -> None:
-        """Warn if letters are dropped."""
+        """Warn if the texts contain letters that are dropped."""
         texts = [*generations, *(text for given in references for text in given)]
         if any(c.isalpha() and not c.isascii() for text in texts for c in text.lower()):
             warn_caller(

@@ -39,7 +39,7 @@ class _SummaC(ClassifierMetric):
         self.model_name = NLI_MODELS.get(self.model_name, self.model_name)
 
     def pair_probabilities(self, source: str, summary: str) -> tuple[Tensor, Tensor] | None:
-        """Return P(entailment) and P(contradiction), float32 ``(source sentences, summary sentences)``, or None."""
+        """Return P(entailment) and P(contradiction), ``(source sentences, summary sentences)``; None without pairs."""
         premises, claims = _sentences(source)[:_MOST_SOURCE_SENTENCES], _sentences(summary)
         if not premises or not claims:
             return None

@@ -92,7 +92,7 @@ class ActionTextPolicy(LanguageModelPolicy):
         This is batch calibration (Zhou et al. 2023, arXiv 2309.17249). All observations must have the same actions.
         """
         if len({o.actions for o in observations}) > 1:
-            raise ConfigError("policy.args.calibration needs an env whose actions never change: leave it out")
+            raise ConfigError("policy.args.calibration needs an env whose actions never change: remove it")
         self._means = None
         batches = range(0, len(observations), _CALIBRATION_BATCH)
         parts = [self._score(self.lm, observations[i : i + _CALIBRATION_BATCH])[0] for i in batches]

@@ -120,7 +120,7 @@ class AnswerRules:
         if not answer.guided and len(tokens) > known.max_length:
             raise ConfigError(
                 f"policy.args.max_action_tokens={known.max_length} is too small for the action {text!r:.80}, which "
-                f"has {len(tokens)} tokens: raise it{'' if answer.is_text else ', or leave it out'}"
+                f"has {len(tokens)} tokens: raise it{'' if answer.is_text else ', or remove it'}"
             )
         path = known.paths[int(action)] if answer.guided else [*tokens, known.end]
         while not answer.ended:

@@ -252,7 +252,7 @@ class Policy(nn.Module, ABC):
         return None
 
     def exploration_advice(self) -> str | None:
-        """Return advice on a setting to change if the policy chooses only a few of its actions; None without advice."""
+        """Return advice on a setting to change if the policy chooses only a few actions; None if there is none."""
         return None
 
     @abstractmethod

@@ -83,7 +83,7 @@ class TokenMask:
                 late.copy_(present)
 
     def mask_files(self) -> dict[str, dict[str, Tensor]]:
-        """Return the mask model's weights, except those that the policy does not train, by file name."""
+        """Return the mask model's weights by file name, except those that are frozen in the policy."""
         if self.mask_lm is None:
             return {}
         trained = {name for name, parameter in self.lm.named_parameters() if parameter.requires_grad}

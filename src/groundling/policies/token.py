@@ -198,7 +198,7 @@ class TokenPolicy(TokenMask, Policy):
             return torch.cat([_log_probs_of(lm.backbone.logits(rows), tokens) for rows, tokens in parts])
 
     def _sequences(self, texts: Sequence[Written], actions: Tensor) -> Sequences:
-        """Return the sequences that predict the texts' tokens, given as ``actions`` ``(num_texts, num_tokens)``."""
+        """Return the sequences that predict the texts' tokens, passed as ``actions`` ``(num_texts, num_tokens)``."""
         start = [self._decoder.start_token] if self.lm.is_encoder_decoder else []
         written = [[*start, *ids[: text.length].tolist()[:-1]] for ids, text in zip(actions, texts, strict=True)]
         return Sequences([text.prompt for text in texts], written, [text.length for text in texts])

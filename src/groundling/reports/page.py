@@ -147,7 +147,7 @@ _INK, _SOFT, _ACCENT, _PAPER = "#1d2430", "#a9bdd6", "#2563a8", "#ffffff"
 
 
 class GifWriter:
-    """Collects frames for a GIF. Whenever there are too many, it drops every second one and halves the rate of new ones."""
+    """Collects frames for a GIF. If there are too many, it drops every second one and halves the rate of new ones."""
 
     def __init__(self) -> None:
         self._every, self._seen = 1, 0
