@@ -38,7 +38,7 @@ _OPTIONS = ("max_n", "limit_length", "length_limit", "length_limit_type", "alpha
 
 @dataclass(kw_only=True)
 class _RougeMetric(LexicalMetric):
-    """Base class of the ROUGE metrics. Their libraries drop non-ASCII letters; the metrics only with ``compat``."""
+    """Base class of ROUGE metrics. Non-ASCII letters, which the libraries drop, are dropped only with ``compat``."""
 
     needs_references = True
 
