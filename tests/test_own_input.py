@@ -106,7 +106,7 @@ def test_a_text_envs_function_that_returns_none_is_not_replaced() -> None:
 def test_a_conversations_turns_must_match(views: Any, choices: Any, answers: Any) -> None:
     try:
         prompts.register("own-turns")(lambda observation, language: Conversation("", "", views, choices, answers))
-        with pytest.raises(ConfigError, match="prompt 'own-turns' needs tuples, with one answer less than views"):
+        with pytest.raises(ConfigError, match="prompt 'own-turns' needs tuples, with one answer fewer than views"):
             PromptReader("own-turns").read(TextObservation("go", (("it",),), (), ("go",), {}))
     finally:
         prompts._factories.pop("own-turns", None)

@@ -1,4 +1,4 @@
-"""Python objects as parts of a run: envs, models and reward functions get ids that its config can contain."""
+"""Python objects passed to a run (envs, models and reward functions), and the ids that its config uses for them."""
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -30,7 +30,7 @@ def named_parameters(factory: Callable[..., Any]) -> dict[str, inspect.Parameter
 
 
 def declarations(factory: Callable[..., Any]) -> dict[str, tuple[Any, ...]]:
-    """Return the metadata of each argument's annotation: bounds and facts."""
+    """Return the metadata of each argument's annotation: bounds, and markers such as `Provided`."""
     return {name: getattr(one.annotation, "__metadata__", ()) for name, one in named_parameters(factory).items()}
 
 
@@ -195,7 +195,7 @@ def naming_modules(imports: Sequence[str], where: object, objects: Mapping[str, 
             )
         elif missing and words not in text:
             text += (
-                f"; {where} was created with its author's own modules: if you have and trust them, add "
+                f"; {where} was created with custom modules: if you have and trust them, add "
                 f"{words} (in Python, import them first)"
             )
         else:

@@ -98,7 +98,7 @@ def test_sacre_bleu_splits_chinese_as_its_own_tokenizer_does() -> None:
     assert metrics.create("sacre_bleu").compute(*samples) == metrics.create("sacre_bleu", tokenize="zh").compute(
         *samples
     )
-    with pytest.warns(UserWarning, match="one word, as the original does"):
+    with pytest.warns(UserWarning, match="one word, as RL4LMs does"):
         whole = metrics.create("sacre_bleu", compat="rl4lms").compute(*samples)
     assert whole["lexical/sacrebleu"].corpus < 0.5
 

@@ -38,12 +38,12 @@ _OPTIONS = ("max_n", "limit_length", "length_limit", "length_limit_type", "alpha
 
 @dataclass(kw_only=True)
 class _RougeMetric(LexicalMetric):
-    """Base class of the ROUGE metrics. Their libraries drop letters other than a to z; here, only ``compat`` does."""
+    """Base class of ROUGE metrics. Non-ASCII letters, which the libraries drop, are dropped only with ``compat``."""
 
     needs_references = True
 
     def check_letters(self, generations: Texts, references: References) -> None:
-        """Warn if letters are dropped."""
+        """Warn if the texts contain letters that are dropped."""
         texts = [*generations, *(text for given in references for text in given)]
         if any(c.isalpha() and not c.isascii() for text in texts for c in text.lower()):
             warn_caller(
@@ -55,8 +55,8 @@ class _RougeMetric(LexicalMetric):
 @metrics.register("rouge")
 @dataclass(kw_only=True)
 class Rouge(_RougeMetric):
-    """F-measures from the rouge-score library with stemming, each computed for the best reference.
-    With ``compat``, as in the original, several references are scored as one string, ``str(references)``, and the
+    """F-measures from the rouge-score library with stemming; each is the maximum over the references.
+    With ``compat``, as in RL4LMs, several references are scored as one string, ``str(references)``, and the
     corpus value is the median of 1000 bootstrap samples instead of the mean.
     """
 
@@ -119,7 +119,7 @@ def _bootstrap_medians(rows: Sequence[Any]) -> dict[str, float]:
 class RougeLMax(_RougeMetric):
     """ROUGE-L from the py-rouge library for the best reference, as reported by NarrativeQA's authors.
     Defaults follow RL4LMs' configs. py-rouge raises precision and recall to the power of 1 / ``weight_factor`` even
-    for ROUGE-L; a factor of 1 gives ROUGE-L as defined by Lin.
+    for ROUGE-L; a factor of 1 yields ROUGE-L as defined by Lin.
     """
 
     max_n: int = 4
@@ -132,7 +132,7 @@ class RougeLMax(_RougeMetric):
     apply_best: bool | str = True
     """Has no effect, like `apply_avg`."""
     alpha: float = 0.5
-    """The weight of recall in the F-measure is 1 - alpha."""
+    """Weight of precision in the F-measure; the weight of recall is 1 - alpha."""
     weight_factor: Annotated[float, Gt(0)] = 1.2
     stemming: bool = True
 
@@ -183,7 +183,7 @@ def _py_rouge(separators: _Separators | None = None) -> Any:
 
 @contextlib.contextmanager
 def _pkg_resources() -> Iterator[None]:
-    """Replace the part of setuptools that py-rouge uses to find its files; setuptools 82 removed it."""
+    """Provide a stand-in for pkg_resources, which py-rouge uses to find its files and setuptools 82 removed."""
     if importlib.util.find_spec("pkg_resources") is not None:
         yield
         return
@@ -236,7 +236,7 @@ def wordnet() -> Any:
 @dataclass(kw_only=True)
 class Meteor(LexicalMetric):
     """NLTK's METEOR (α 0.9, β 3, γ 0.5) for the best reference.
-    With ``compat``, as in the original, all references are scored as one string, ``str(references)``.
+    With ``compat``, as in RL4LMs, all references are scored as one string, ``str(references)``.
     """
 
     needs_references = True

@@ -25,7 +25,7 @@ def check_library(name: str) -> None:
 
 
 def library(module: str) -> Any:
-    """Check a module's package with `check_library`, and import the module."""
+    """Import a module after checking with `check_library` that its package is installed."""
     check_library(module.partition(".")[0])
     return importlib.import_module(module)
 
@@ -81,7 +81,7 @@ def loading(kind: str, name: str) -> Iterator[None]:
 Texts = Sequence[str]  # One text per sample
 References = Sequence[Sequence[str]]  # Reference texts of each sample; empty if a sample has no references
 Meta = Sequence[Mapping[str, Any]] | None
-"""Additional data of each sample from its pool (`concepts`, `raw_table`, `intent`)."""
+"""Additional data for each sample, from its pool (`concepts`, `raw_table`, `intent`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,7 +317,7 @@ class LexicalMetric(Metric):
         if self.compat and any(c.isalpha() and stands_apart(c) for text in generations for c in text):
             warn_caller(
                 f"with compat={self.compat}, {self.name} treats a run of Chinese, Japanese, Thai, … characters as one "
-                "word, as the original does: remove compat to count characters"
+                "word, as RL4LMs does: remove compat to count characters"
             )
 
 

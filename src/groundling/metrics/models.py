@@ -127,7 +127,7 @@ class LearnedReward(ClassifierMetric):
     label_ix: int | None = None
     """Index of the label."""
     label: str | int | None = None
-    """Name of the label in the config, instead of its index (5 means label "5"). Optional if there is one output."""
+    """Name of the label in the config, instead of an index (5 means "5"). Optional if the model has one output."""
     output: Output | None = None
     """"softmax" over all labels, or "sigmoid" or "logit" of the label's output. If null: "logit" for a single output
     or a regression model, "sigmoid" for a multi-label model, otherwise "softmax"."""
@@ -202,7 +202,7 @@ class IntentAccuracy(ClassifierMetric):
         return {"intent/accuracy": mean_of([float(p == w) for p, w in zip(predicted, wanted, strict=True)])}
 
     def _index(self, intent: Any) -> int:
-        """Return the label of an act, which some pools store as a list with one element."""
+        """Return the label index of an act, which some pools store as a list with one element."""
         config = self.config
         labels = {str(name).lower(): index for index, name in config.id2label.items()}
         order = [labels[name] for name in ACTS] if labels.keys() >= set(ACTS) else range(config.num_labels)

@@ -12,7 +12,7 @@ from groundling.metrics.metric import Figures, Meta, References, Texts, mean_of,
 from groundling.metrics.models import ClassifierMetric
 from groundling.metrics.tokens import SENTENCE_END, spaced
 
-NLI_MODELS = {"mnli": "roberta-large-mnli", "vitc": "tals/albert-xlarge-vitaminc-mnli"}  # Hub ids by name in the paper
+NLI_MODELS = {"mnli": "roberta-large-mnli", "vitc": "tals/albert-xlarge-vitaminc-mnli"}  # Hub ids by the paper's names
 _LABELS = {
     "roberta-large-mnli": {"contradiction": 0, "neutral": 1, "entailment": 2},
     "tals/albert-xlarge-vitaminc-mnli": {"entailment": 0, "contradiction": 1, "neutral": 2},
@@ -39,7 +39,7 @@ class _SummaC(ClassifierMetric):
         self.model_name = NLI_MODELS.get(self.model_name, self.model_name)
 
     def pair_probabilities(self, source: str, summary: str) -> tuple[Tensor, Tensor] | None:
-        """Return P(entailment) and P(contradiction), float32 ``(source sentences, summary sentences)``, or None."""
+        """Return P(entailment) and P(contradiction), ``(source sentences, summary sentences)``; None without pairs."""
         premises, claims = _sentences(source)[:_MOST_SOURCE_SENTENCES], _sentences(summary)
         if not premises or not claims:
             return None

@@ -39,7 +39,7 @@ class Diversity(LexicalMetric):
     """
 
     window_size: Annotated[int, Ge(1)] = 100
-    """Words per segment of the mean segmental type-token ratio (MSTTR), which is NaN for shorter texts."""
+    """Words per segment of the mean segmental type-token ratio (MSTTR), which is NaN if there are fewer words."""
 
     required_library = "nltk"
 

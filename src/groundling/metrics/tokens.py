@@ -72,7 +72,7 @@ def _alphanumeric(character: str) -> str:
 
 
 SENTENCE_END = re.compile(r"(?<=[.!?؟۔।॥])\s+|(?<=[。！？])\s*(?=[^\s」』”’）])")
-"""Matches the end of a sentence; in Chinese and Japanese, it is not followed by a space."""
+"""Matches the end of a sentence; in Chinese and Japanese, no space needs to follow."""
 _SUMMARY_SENTENCES = 3
 
 post_processors: Registry[str] = Registry("post-processor")

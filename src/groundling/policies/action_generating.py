@@ -64,11 +64,11 @@ class ActionGeneratingPolicy(TokenMask, ActionWritingPolicy):
     Log-probabilities are those of the sampling distribution, after temperature and guidance; they are 0 for inserted
     tokens. Prompts contain past actions as the env records them, but no past thoughts.
 
-    NLPO's mask restricts the tokens that guidance does not. They are evaluated under the mask that they were sampled
-    with, also by the reference. Demonstrations are not masked.
+    NLPO's mask applies to tokens that guidance does not restrict. The policy and the reference evaluate these tokens
+    under the mask used for sampling. Demonstrations are not masked.
 
     If several actions match the generated tokens, one is sampled uniformly. Its probability is included in
-    `Action.log_probs`, but not in the log-probabilities of tokens. Actions cloned from a dataset have no thoughts.
+    `Action.log_probs`, but not in the log-probabilities of tokens. Demonstrated actions have no thoughts.
 
     Args:
         lm, reference, prompt, language, replacements, system: See `ActionTextPolicy`.
@@ -216,7 +216,7 @@ class ActionGeneratingPolicy(TokenMask, ActionWritingPolicy):
             with self.mask_lm.autocast():
                 states = states_after(self.mask_lm, prompts, [answer.tokens for answer in answers])
                 logits = self.mask_lm.backbone.logits(states).float()
-        # One end token stands for all of them (see `log_probs_among`).
+        # One end token represents all of them (see `log_probs_among`).
         others = [{*self.rules.ends} - {answer.choices.end} for answer in answers]
         masks = zip(among, self._mask(logits).cpu(), others, strict=True)
         return [

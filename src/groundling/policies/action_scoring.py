@@ -92,7 +92,7 @@ class ActionTextPolicy(LanguageModelPolicy):
         This is batch calibration (Zhou et al. 2023, arXiv 2309.17249). All observations must have the same actions.
         """
         if len({o.actions for o in observations}) > 1:
-            raise ConfigError("policy.args.calibration needs an env whose actions never change: leave it out")
+            raise ConfigError("policy.args.calibration needs an env whose actions never change: remove it")
         self._means = None
         batches = range(0, len(observations), _CALIBRATION_BATCH)
         parts = [self._score(self.lm, observations[i : i + _CALIBRATION_BATCH])[0] for i in batches]
@@ -120,7 +120,7 @@ class ActionTextPolicy(LanguageModelPolicy):
     def score_texts(
         self, lm: LanguageModel, prompts: Prompts, actions: Sequence[Sequence[str]]
     ) -> tuple[Tensor, Tensor]:
-        """Like `score`, but apply calibration, and read control tokens spelled out in actions as plain text."""
+        """Score like `score`, but apply calibration, and treat control tokens spelled out in actions as plain text."""
         with lm.autocast():
             masked = [[lm.mask(action) for action in of_prompt] for of_prompt in actions]
             log_probs, states = self.score(lm, prompts, masked)
@@ -139,7 +139,7 @@ class ActionScoringPolicy(ActionTextPolicy):
         lm, reference, prompt, language, replacements, system: See `ActionTextPolicy`.
         value_hidden_sizes, temperature, calibration: See `ActionTextPolicy`.
         normalize: "sum" adds the tokens' log-probabilities, as in the paper, which favours short actions over long
-            ones. The mean per "token" or per "word" (TWOSOME, arXiv 2401.14151) makes actions nearly equally likely.
+            ones. "token" and "word" (TWOSOME, arXiv 2401.14151) average them, so that actions are about equally likely.
             ``action_writing`` has no length bias.
         compat: "glam" computes the same scores as the code released with GLAM (see `LanguageModel.score`).
     """

@@ -110,7 +110,7 @@ class AnswerRules:
         return Answer(self, self.action_tokens(actions, in_conversation), prompt)
 
     def plain_turn(self, observation: TextObservation, action: int | str, in_conversation: bool = False) -> Turn:
-        """Return the turn for an action, or for the index of one, without a thought."""
+        """Return a turn without a thought for an action, passed as its text or its index."""
         answer = self.answer(observation.actions, in_conversation)
         known = answer.choices
         answer.thinks, answer.inserted = False, [*known.opening, *self.closing]
@@ -120,7 +120,7 @@ class AnswerRules:
         if not answer.guided and len(tokens) > known.max_length:
             raise ConfigError(
                 f"policy.args.max_action_tokens={known.max_length} is too small for the action {text!r:.80}, which "
-                f"has {len(tokens)} tokens: raise it{'' if answer.is_text else ', or leave it out'}"
+                f"has {len(tokens)} tokens: raise it{'' if answer.is_text else ', or remove it'}"
             )
         path = known.paths[int(action)] if answer.guided else [*tokens, known.end]
         while not answer.ended:
@@ -231,7 +231,7 @@ class Answer:
 
 
 def find_action(text: str, actions: Sequence[str]) -> int | None:
-    """Return the index of the action that a text specifies, or None.
+    """Return the index of the action that a text specifies; None if it specifies none.
 
     An exact match is tried first. Otherwise case, whitespace, and surrounding quotation marks, backticks, asterisks,
     full stops and exclamation marks are ignored.

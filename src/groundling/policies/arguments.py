@@ -9,11 +9,11 @@ from groundling.lm.write.sampling import MaskType
 
 TrainedModel = Annotated[LanguageModel, Provided("lm", decided_by="model.path")]  # The model at ``model.path``
 ReferenceModel = Annotated[LanguageModel | None, Provided("reference", decided_by="model.path")]
-"""The model at the start of training, if the algorithm penalises the distance from it."""
+"""The initial model, if the algorithm penalises divergence from it."""
 ValueBase = Annotated[LanguageModel | None, Provided("value_base", decided_by="model.path")]
-"""The model at the start of training, as the base of the value function's adapter."""
+"""The initial model, used as the base of the value function's adapter."""
 NumActions = Annotated[int, Provided("num_actions", settable=int)]  # Maximum number of admissible actions
-Language = Annotated[str, Provided("language", settable=str)]  # The language of the env's sentences
+Language = Annotated[str, Provided("language", settable=str)]  # The language of the env's texts
 Critic = Annotated[bool, Provided("critic", settable=bool)]  # True if the algorithm learns a value function
 Replacements = Annotated[Mapping[str, str] | None, ReadByModel.when(are_texts)]  # Maps words to replacements
 SystemPrompt = Annotated[str | None, ReadByModel]  # Replaces the system prompt of a conversation

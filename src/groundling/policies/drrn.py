@@ -1,4 +1,4 @@
-"""DRRN: Q values of an action's text given a prompt, learned with temporal differences."""
+"""DRRN: Q values of action texts given a prompt, trained by temporal-difference learning."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -22,7 +22,7 @@ class DRRNPolicy(PromptPolicy):
 
     Args:
         prompt, language, replacements: See `PromptPolicy`.
-        tokenizer: Bundled model, folder or hub id whose tokenizer is used. (The original has 8,000 tokens.)
+        tokenizer: Bundled model, folder or hub id whose tokenizer is used. (The original has a vocabulary of 8,000.)
         embedding_size: Size of the token embeddings; 128 in GLAM.
         hidden_size: Hidden size of both GRUs and the MLP; 128 in GLAM.
         temperature: Divides Q before the softmax.

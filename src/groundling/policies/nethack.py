@@ -149,7 +149,7 @@ class NetHackPolicy(RecurrentPolicy):
         return images.index_select(0, window_of.to(self.device))
 
     def _cached_image_features(self, windows: np.ndarray) -> Tensor:
-        """Return the same features without gradients, computing each window once."""
+        """Return the features of `_image_features` without gradients, computing each window once."""
         cache = {} if self._cache is None else self._cache
         if len(cache) > _CACHE_SIZE:
             cache.clear()

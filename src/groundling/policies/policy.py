@@ -239,7 +239,7 @@ class Policy(nn.Module, ABC):
 
     @classmethod
     def accepts(cls, world: WorldSpec) -> str | None:
-        """Return the reason why the policy cannot act in a world, or None. Called before anything is loaded."""
+        """Return the reason why the policy cannot act in a world; None if it can. Called before anything is loaded."""
         if missing := sorted(cls.needs - world.observation):
             return f"it needs {' and '.join(missing)}, but {world.name} provides {' and '.join(sorted(world.observation))}"
         if world.action == "free_text" and not cls.writes_text:
@@ -248,11 +248,11 @@ class Policy(nn.Module, ABC):
 
     @classmethod
     def unused_argument(cls, args: Mapping[str, Any], world: WorldSpec) -> str | None:
-        """Return a message about an argument that has no effect in a world, or None."""
+        """Return a message about an argument that has no effect in a world; None if there is none."""
         return None
 
     def exploration_advice(self) -> str | None:
-        """Return advice on a setting to change if the policy chooses only a few of its actions, or None."""
+        """Return advice on a setting to change if the policy chooses only a few actions; None if there is none."""
         return None
 
     @abstractmethod
@@ -297,7 +297,7 @@ class Policy(nn.Module, ABC):
         return None
 
     def reference_log_probs(self, observations: Sequence[Any], actions: Tensor) -> Tensor | None:
-        """Return the log-probabilities of actions under the KL penalty's reference, float32 ``(batch,)``, or None."""
+        """Return the reference's log-probabilities of actions, float32 ``(batch,)``; None without a reference."""
         return None
 
     @contextmanager
@@ -370,7 +370,7 @@ class RandomPolicy(Policy):
 
 
 def check_accepts(id: str, world: WorldSpec) -> None:
-    """Raise `ConfigError` unless the policy ``id`` can act in a world, and list the trainable policies that can."""
+    """Raise `ConfigError`, which lists suitable trainable policies, unless the policy ``id`` can act in a world."""
 
     def refusal(id: str) -> str | None:
         accepts = getattr(policies.get(id), "accepts", None)  # a registered function has none

@@ -49,8 +49,8 @@ class Reference:
 
 
 class TokenMask:
-    """Mixin of token policies with NLPO's mask (arXiv 2210.01241): only tokens that a mask model, an older copy of the
-    policy, considers likely are sampled. ``mask_lm`` is None if there is no mask, or if the policy is its own model.
+    """Mixin that adds NLPO's mask (arXiv 2210.01241) to a policy: only tokens that are likely under a mask model, an
+    older copy of the policy, are sampled. ``mask_lm`` is None without a mask, or if the policy is its own mask model.
     """
 
     lm: LanguageModel
@@ -83,7 +83,7 @@ class TokenMask:
                 late.copy_(present)
 
     def mask_files(self) -> dict[str, dict[str, Tensor]]:
-        """Return the mask model's weights, except those that the policy does not train, by file name."""
+        """Return the mask model's weights by file name, except those that are frozen in the policy."""
         if self.mask_lm is None:
             return {}
         trained = {name for name, parameter in self.lm.named_parameters() if parameter.requires_grad}

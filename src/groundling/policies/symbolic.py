@@ -30,13 +30,13 @@ class SymbolicPolicy(RecurrentPolicy):
     """Convolutions over the symbolic view, modulated by the mission, with an LSTM as memory.
 
     This is BabyAI's agent (Chevalier-Boisvert et al. 2019, arXiv 1810.08272, section 4.2): a CNN with FiLM (Perez et
-    al. 2018, arXiv 1709.07871) and a GRU that reads the mission. As in GLAM's baseline, it has 128 channels and units.
-    Group normalisation replaces batch normalisation, so that an observation's value does not depend on its batch.
+    al. 2018, arXiv 1709.07871) and a GRU that reads the mission, with 128 channels and hidden units as in GLAM. Group
+    normalisation replaces batch normalisation, so that an observation's value does not depend on its batch.
 
     Args:
         num_actions: Number of admissible actions.
         channels: Number of channels in the convolutions; a multiple of 8.
-        hidden_size: Size of the mission's GRU and of the LSTM.
+        hidden_size: Hidden size of the mission's GRU and of the LSTM.
         recurrence: Number of steps to backpropagate through; `world.num_steps` must be a multiple of it.
     """
 

@@ -20,7 +20,7 @@ from groundling.tokenization.chat import first_turn
 
 @dataclass(frozen=True, slots=True)
 class TokenPrompt:
-    """A prompt for which a text is to be generated."""
+    """A prompt for text generation."""
 
     ids: tuple[int, ...]  # token ids, including special ones, without padding
 
@@ -161,7 +161,7 @@ def _read_groups(lm: LanguageModel, sequences: Sequences, groups: Sequence[Seque
         first += len(answer.rows)
     order = [index for group in groups for index in group]
     rows = torch.cat([answer.rows for answer in answers])
-    states = F.embedding(torch.cat(places).to(rows.device), rows)  # its backward pass is one addition
+    states = F.embedding(torch.cat(places).to(rows.device), rows)  # its backward pass is a single scatter-add
     return dict(zip(order, states.split([sequences.counts[index] for index in order]), strict=True))
 
 

@@ -38,7 +38,7 @@ class TokenPolicy(TokenMask, Policy):
         value: Source of the values: "separate", a trained copy of ``lm``, as in RL4LMs; "lora", a separate LoRA
             adapter on the policy's frozen weights or on ``value_base``; or "shared", the policy's hidden states.
         value_base: The frozen language model to which the "lora" adapter is added if all of the policy's weights are
-            trained; in a run, the policy at the start of training. If None, the reference is used.
+            trained; in a run, the initial policy. If None, the reference is used.
         value_lora: Keyword arguments of `peft.LoraConfig` for "lora". If empty, the policy's adapter is copied, or
             peft's defaults are used if all of the policy's weights are trained.
         value_hidden_sizes: Widths of the value head's hidden layers; RL4LMs has no hidden layers.
@@ -198,7 +198,7 @@ class TokenPolicy(TokenMask, Policy):
             return torch.cat([_log_probs_of(lm.backbone.logits(rows), tokens) for rows, tokens in parts])
 
     def _sequences(self, texts: Sequence[Written], actions: Tensor) -> Sequences:
-        """Return the sequences that predict the texts' tokens, given as ``actions`` ``(num_texts, num_tokens)``."""
+        """Return the sequences that predict the texts' tokens, passed as ``actions`` ``(num_texts, num_tokens)``."""
         start = [self._decoder.start_token] if self.lm.is_encoder_decoder else []
         written = [[*start, *ids[: text.length].tolist()[:-1]] for ids, text in zip(actions, texts, strict=True)]
         return Sequences([text.prompt for text in texts], written, [text.length for text in texts])

@@ -261,7 +261,7 @@ class PromptReader:
         if isinstance(reading, Conversation):
             texts = reading.views, reading.choices, reading.answers
             if any(isinstance(one, str) for one in texts) or len(reading.views) != len(reading.answers) + 1:
-                raise ConfigError(f"prompt {id!r} needs tuples, with one answer less than views, got {texts!r:.80}")
+                raise ConfigError(f"prompt {id!r} needs tuples, with one answer fewer than views, got {texts!r:.80}")
             reading = replace(reading, tools=observation.tools)
             if self._system is not None:
                 reading = replace(reading, system=self._system)
@@ -269,7 +269,7 @@ class PromptReader:
         if not isinstance(reading, str):
             raise ConfigError(f"prompt {id!r} must return a string or a Conversation, got {reading!r:.80}")
         if self._system is not None:
-            raise ConfigError(f"policy.args.system has no effect on the prompt {id!r}, which is a text: remove it")
+            raise ConfigError(f"policy.args.system has no effect on the prompt {id!r}, which is plain text: remove it")
         if observation.tools:
             reading = "\n".join(filter(None, (tools_as_text(observation.tools), reading)))
         return replaced(reading, self._replacements) if self._replacements else reading

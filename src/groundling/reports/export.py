@@ -13,9 +13,9 @@ from groundling.training.tracking import read_metrics
 
 
 def write_returns(run_dirs: Sequence[Path], output: Path) -> None:
-    """Write ``{task: {method: [{"seed": …, "timesteps": […], "returns": […]}, …]}}``; the method is a run's name.
+    """Write ``{task: {method: [{"seed": …, "timesteps": […], "returns": […]}, …]}}``; the method is the run's name.
 
-    Each return is the mean over the training episodes that ended in an update. Updates without any are omitted.
+    Each return is the mean over the training episodes that ended during an update. Updates without any are omitted.
     """
     tasks: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for run_dir in run_dirs:

@@ -147,14 +147,14 @@ _INK, _SOFT, _ACCENT, _PAPER = "#1d2430", "#a9bdd6", "#2563a8", "#ffffff"
 
 
 class GifWriter:
-    """Collects the frames of a GIF. Whenever there are too many, it drops every second frame, old or new."""
+    """Collects frames for a GIF. If there are too many, it drops every second one and halves the rate of new ones."""
 
     def __init__(self) -> None:
         self._every, self._seen = 1, 0
         self._pictures: list[Image.Image] = []
 
     def add(self, frame: Frame) -> None:
-        """Add a frame; the last frame of an episode is never dropped."""
+        """Add a frame, unless it is skipped to limit their number; the last frame of an episode is always added."""
         if frame.summary is not None or self._seen % self._every == 0:
             self._pictures.append(draw(frame))
         self._seen += 1

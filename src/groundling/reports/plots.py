@@ -178,7 +178,7 @@ def svg(figure: Any) -> str:
 
 
 def save(figure: Any, path: Path) -> list[Path]:
-    """Write ``figure`` as ``path`` with the suffixes ``.svg`` and ``.png``; equal figures yield equal SVGs."""
+    """Write ``figure`` as ``path`` with the suffixes ``.svg`` and ``.png``; identical figures yield identical SVGs."""
     vector, pixels = path.with_suffix(".svg"), path.with_suffix(".png")
     write_atomically(vector, svg(figure))  # this also redacts the text of the PNG
     options = {"format": "png", "dpi": 150, "metadata": {"Software": None}}
@@ -205,7 +205,7 @@ def smooth(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def thinned(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the lowest and the highest point of each of about a thousand bins of a long curve, in order."""
+    """Reduce a long curve to the lowest and highest points of about a thousand bins, in order."""
     size = len(values) // _BINS
     if size < 4:
         return steps, values
@@ -225,7 +225,7 @@ def points(rows: Rows, key: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _curve(rows: Rows, key: str) -> Curve:
-    """Return a metric's curve, weighted by ended episodes, or equally if updates without any have values."""
+    """Return a metric's curve, weighted by ended episodes, or uniformly if any update with a value has none."""
     steps, values = points(rows, key)
     present = np.array([row.get(key) is not None for row in rows], dtype=bool)
     ended = np.diff([row.get("episodes", 0) for row in rows], prepend=0).astype(float)[present]

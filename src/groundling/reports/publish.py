@@ -155,7 +155,7 @@ def _redact(path: Path) -> None:
 def model_card(target: Target, license: str | None = None, repository: str | None = None) -> str:
     """Return the model card: world, training, evaluations of this checkpoint, and result metadata for the hub.
 
-    The run's author chose the names in it, so they are escaped by `in_markdown` or `as_code`.
+    Names chosen by the run's author are untrusted, so they are escaped by `in_markdown` or `as_code`.
     """
     assert target.checkpoint is not None
     environment = jinja2.Environment(

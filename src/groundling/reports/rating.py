@@ -114,7 +114,7 @@ def write_form(
     drawn = _draw(predictions, num_samples, rng)
     items = _items(kind, drawn, rng)
     if (folder / _KEY).exists():
-        raise ConfigError(f"{folder} already contains a form, and its answers need its key: choose a different folder")
+        raise ConfigError(f"{folder} already contains a form and the key to its answers: choose a different folder")
     folder.mkdir(parents=True, exist_ok=True)
     key = json.dumps(_Key(kind=kind, task=task, items=items).model_dump(), indent=1, ensure_ascii=False) + "\n"
     write_atomically(folder / _SHEET, "\ufeff" + _sheet(kind, rating_task, items))  # Excel recognises UTF-8 by the BOM
@@ -180,7 +180,7 @@ def _draw(
                     "predictions for the same pool and split"
                 )
     if not 1 <= num_samples <= len(common):
-        raise ConfigError(f"num_samples={num_samples}: expected 1 to {len(common)}, the number of samples")
+        raise ConfigError(f"num_samples={num_samples}: expected 1 to {len(common)}, the number of common samples")
     chosen = rng.choice(len(common), num_samples, replace=False)
     return {common[i]: {system: rows[system][common[i]] for system in rows} for i in chosen}
 

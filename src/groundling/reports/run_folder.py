@@ -82,7 +82,7 @@ class RunFolder:
 
     @cached_property
     def findings(self) -> list[Finding]:
-        """Signs that the run does not learn."""
+        """Signs that the run is not learning."""
         return findings(examined(self.run_dir), self.config)
 
     @property

@@ -85,7 +85,7 @@ _MAX_ROWS = 200  # maximum number of rows in a study's table
 
 
 def make_app(roots: Sequence[Path], token: str) -> Starlette:
-    """Create the application, which shows ``roots`` and everything below and rejects requests without ``token``."""
+    """Create the application, which shows ``roots`` and the folders below, and rejects requests without ``token``."""
     views = _Views(roots)
     shown = [views.run, views.metrics, views.compare, views.episode, views.judge, views.study, views.picture]
     routes = [

@@ -35,7 +35,7 @@ def compared_figures(runs: Sequence[RunFolder], suite: str) -> list[tuple[str, l
 
 
 def differing_settings(runs: Sequence[RunFolder]) -> list[tuple[str, list[str]]]:
-    """Return the settings that differ between runs, except their folders, as a key and each run's value."""
+    """Return the settings that differ between runs, except ``run_dir``: each key with every run's value."""
     by_run = [{key: _text(value) for key, value in flat(run.settings).items()} for run in runs]
     keys = dict.fromkeys(key for settings in by_run for key in settings if key != "run_dir")
     rows = [(key, [settings.get(key, _ABSENT) for settings in by_run]) for key in keys]
