@@ -46,7 +46,7 @@ class CommandLine:
     name: str  # Name in progress reports
     words: Sequence[str]  # The arguments after ``groundling``
     log: Path  # File for all output; its folder is created
-    after: str | None = None  # Name of a command that must finish first, if it is also run
+    after: str | None = None  # Name of a command that must finish first, if it is also being run
 
 
 def run_parallel(lines: Sequence[CommandLine], processes: int, report: Callable[[str], None]) -> list[str]:
@@ -68,7 +68,7 @@ def run_parallel(lines: Sequence[CommandLine], processes: int, report: Callable[
                     line.log.unlink(missing_ok=True)  # if it is a link, do not follow it
                     log: TextIO = line.log.open("w", encoding="utf-8")
                     running[_start(line.words, log)] = (line, time.monotonic(), log)
-                    report(f"[{len(lines) - len(waiting)}/{len(lines)}] {line.name} starts")
+                    report(f"[{len(lines) - len(waiting)}/{len(lines)}] {line.name} started")
                     continue
                 for process in [p for p in running if p.poll() is not None]:
                     line, started, log = running.pop(process)
@@ -106,7 +106,7 @@ def _stop(processes: "list[subprocess.Popen[bytes]]", report: Callable[[str], No
         report("stopping; interrupt again to stop immediately")
     try:
         for process in processes:
-            process.terminate()  # a shell's background processes ignore SIGINT
+            process.terminate()  # not SIGINT, which a shell's background processes ignore
         for process in processes:
             process.wait()
     except KeyboardInterrupt:
