@@ -66,7 +66,7 @@ def train(
             folder and not modified.
         tokenizer: The tokenizer for a model object or a model without one: a folder, a hub id or a tokenizer.
         policy: An id (see ``groundling list policies``). A policy other than the experiment's uses its own defaults.
-        algorithm: An id (see ``groundling list algorithms``), with its own defaults if not the experiment's.
+        algorithm: An id (see ``groundling list algorithms``). A different algorithm also uses its own defaults.
         reward: Replaces the experiment's reward: an id, a function of generations, or several of these as a list, a
             list of (reward, coefficient) pairs, or a mapping to coefficients. ``env`` is the world's own reward.
         steps: Total number of env steps or, for text generation, tokens.
@@ -280,7 +280,7 @@ class Run:
     def controls(
         self, episodes: int | None = None, overrides: Sequence[str] = (), other_goal: OtherGoal | None = None
     ) -> ControlResults:
-        """Test whether the agent reads its goal, by evaluating it on the same held-out episodes with each control.
+        """Test whether the agent reads its goal by evaluating it on the same episodes with and without each control.
 
         Args:
             episodes, overrides: As in `evaluate`.

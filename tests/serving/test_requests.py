@@ -60,7 +60,7 @@ def test_invalid_chat_requests(server: Server, body: Any, says: str) -> None:
         ({"prompt": [-1]}, "prompt"),
         ({"prompt": []}, "prompt"),
         ({"prompt": ["a"] * 65}, "prompt"),
-        ({"messages": _USER}, "needs messages without a prompt"),
+        ({"messages": _USER}, "send messages to /v1/chat/completions"),
     ],
 )
 def test_invalid_completion_requests(server: Server, body: Any, says: str) -> None:

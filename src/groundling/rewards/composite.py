@@ -203,7 +203,7 @@ class PreferenceModel(Reward):
         if meta is None or any("concepts" not in sample for sample in meta):
             raise RunError("common_gen_preference_model needs 'concepts' in the meta of every sample")
         wanted = [concepts(sample["concepts"]) for sample in meta]
-        texts = [  # without `str.format`, since a field's width in an untrusted template could exhaust the memory
+        texts = [  # without `str.format`, since a field's width in an untrusted template could exhaust memory
             self.template.replace("{concepts}", " ".join(given)).replace("{generation}", generation)
             for given, generation in zip(wanted, generations, strict=True)
         ]

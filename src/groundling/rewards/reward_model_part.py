@@ -213,7 +213,7 @@ class RewardModelPart(Part):
         self.use(model, None if self._judge is None else self._judge.teach(model, context))
 
     def use(self, model: RewardModel, online: OnlineReward | None = None) -> None:
-        """Use the rewards of ``model``, which ``online`` trains; raise `ConfigError` if they do not fit the options."""
+        """Use the rewards of ``model``, which ``online`` trains; raise `ConfigError` if it lacks required statistics."""
         self._table, self._online = RewardTable(model), online
         self.check_normalization(model.normalization)
 
@@ -265,7 +265,7 @@ class RewardModelPart(Part):
         table = load_file(folder / _TABLE)
         if self._online is None and not has_rewarded(self._table.model, folder):
             raise ConfigError(
-                f"{self.path} is not the reward model that the run in {folder} used: restore it, or set a new run_dir"
+                f"{self.path} is not the reward model that the run in {folder} used: restore that, or set a new run_dir"
             )
         self._table.load_state_dict(table)
 

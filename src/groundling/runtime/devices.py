@@ -99,8 +99,8 @@ def configure() -> None:
     # The cache sizes are read at the first matrix product; sizes set by the user are kept.
     for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         os.environ.setdefault(name, _CACHED_SHAPES)
-    # cuDNN plans attention anew for each shape, and the lengths of texts change at every step: in bfloat16 on an H200,
-    # this planning took three quarters of the demo's time.
+    # cuDNN plans attention separately for each shape, and the lengths of texts change at every step: in bfloat16 on an
+    # H200, this planning took three quarters of the demo's time.
     torch.backends.cuda.enable_cudnn_sdp(False)
 
 
@@ -147,8 +147,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 def activated(y: Tensor, activation: str, algorithm: str = "") -> Tensor | None:
     """Fuse a linear layer and its activation (named as in oneDNN) into one kernel, given the layer's output.
 
-    This works only in a trace, which then drops the separate layer as unused, and only for `linear`'s outputs; return
-    None in all other cases. For GPT-2 at 1,040 x 256 x 1,024, the fused kernel takes 3.0 instead of 7.2 ms.
+    This works only in a trace, which then drops the separate layer as unused, and only for `linear`'s outputs. In all
+    other cases, return None. For GPT-2 at 1,040 x 256 x 1,024, the fused kernel takes 3.0 instead of 7.2 ms.
     """
     *made_of, version = getattr(y, "made_of", (None,))
     if not made_of or y._version != version:  # not `linear`'s output, or changed in place

@@ -24,7 +24,7 @@ _LOWEST = -9999.0  # Replacement for -inf, which JSON cannot represent, as in vL
 
 
 def make_app(writer: Writer, name: str, token: str, hosts: Set[str] | None = None) -> Starlette:
-    """Create the application that serves a writer as model ``name``; for ``token`` and ``hosts``, see `AccessControl`."""
+    """Create the application that serves a writer as model ``name``; for the other arguments, see `AccessControl`."""
     views = _Endpoints(writer, name)
     routes = [
         Route("/health", views.health),

@@ -43,7 +43,7 @@ class AccessControl:
     Args:
         token: If set, requests must have the header ``Authorization: Bearer TOKEN``.
         hosts: If set, the only allowed values of the headers Host and Origin, without ports. Pages of other sites can
-            send requests to a loopback server, but cannot set these headers.
+            send requests to a loopback server, but browsers do not let them choose these headers.
     """
 
     def __init__(self, app: ASGIApp, token: str | None = None, hosts: Set[str] | None = None) -> None:

@@ -27,7 +27,7 @@ _JAVA = ("scienceworld", "worlds")  # extras of engines that need a Java runtime
 
 
 def write_folder(folder: Path, env: str, overrides: Sequence[str], modules: Sequence[str], max_sessions: int) -> None:
-    """Write a new folder that serves an env, with copies of the ``modules`` that register it (see also `make_app`).
+    """Write a new folder with a server for an env and copies of the ``modules`` that register it (see also `make_app`).
 
     Raises:
         ConfigError: The folder contains files, a module is not a single file, or the env cannot be served.

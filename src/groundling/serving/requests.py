@@ -128,5 +128,5 @@ def parse(body: bytes, is_chat: bool) -> CompletionRequest:
         place, message = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
         raise ConfigError(f"{place}: {message}" if place else message) from error
     if is_chat != (request.messages is not None) or is_chat == (request.prompt is not None):
-        raise ConfigError("/v1/chat/completions needs messages without a prompt; /v1/completions needs the opposite")
+        raise ConfigError("send messages to /v1/chat/completions, or a prompt to /v1/completions, but not both")
     return request

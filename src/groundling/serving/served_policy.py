@@ -1,4 +1,4 @@
-"""A policy with a language model behind a server: encode the prompts of requests and score the choices they list."""
+"""Adapter between requests and a policy with a language model: encodes prompts and scores the listed choices."""
 
 from collections.abc import Sequence
 

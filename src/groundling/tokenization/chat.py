@@ -18,7 +18,7 @@ from groundling.tokenization.templates import ChatTemplate
 _MAX_REMEMBERED = 100_000
 _WORDS, _ANSWER = "You see it.", "ANSWERWORDS"  # Placeholders for the user message before a turn, and for an answer
 _CALL = frozenset({"<tool_call>", "</tool_call>"})  # Added tokens of many models, which an answer may contain
-_ENDING = 3  # Number of tokens by which the generation prompt at the end of a prompt is recognised
+_ENDING = 3  # Number of final tokens by which a generation prompt is recognised
 
 
 def first_turn(opening: Callable[[int], int], turns: Sequence[int], room: int) -> int:
@@ -26,7 +26,7 @@ def first_turn(opening: Callable[[int], int], turns: Sequence[int], room: int) -
 
     A conversation that becomes too long restarts with the latest turns that fit in half of the room, or with only the
     last one, however long it is. It then grows again, so it is rarely reread from the start. ``opening`` returns the
-    length in tokens of a conversation that starts with a given turn; ``turns`` lists the tokens that each turn adds.
+    length in tokens of a conversation that starts with a given turn; ``turns`` lists the number that each turn adds.
     """
     first, length = 0, opening(0)
     for last in range(1, len(turns)):

@@ -73,7 +73,7 @@ class TextEncoder:
         """Return a text's token ids, with marks as plain text; ``max_length`` applies only to texts with marks."""
         if _KEY not in text:
             return self.encode_all([text], special_tokens)[0]
-        if not hasattr(self._tokenizer, "backend_tokenizer"):  # a slow tokenizer: put spaces between the letters
+        if not hasattr(self._tokenizer, "backend_tokenizer"):  # a slow tokenizer: separate characters with spaces
             apart = _MARK.sub(lambda match: bytes.fromhex(match[1]).decode().replace("", " ")[1:-1], text)
             return self.encode(apart, special_tokens)
         if self._renamed is None:

@@ -74,7 +74,7 @@ def make_policy(
     start: Path | None = None,
 ) -> Policy:
     """Build a config's policy, with its initial weights or those of the world's checkpoint.
-    New weights (heads, random models) depend only on the config's seed; a critic exists only if the algorithm needs it.
+    New weights (heads, random models) depend only on the config's seed. By default, critics that are not needed are omitted.
 
     Args:
         policy, model, algorithm: Sections of the config.

@@ -308,7 +308,7 @@ def check_folder(folder: Path) -> None:
     """Raise `ConfigError` if a folder is not a run's but contains a model or, like ``runs``, other runs."""
     if not (folder / SETTINGS_FILE).exists():
         if (folder / "config.json").exists():
-            raise ConfigError(f"{folder} is a model's folder, so a run cannot use it: set run_dir to a new folder")
+            raise ConfigError(f"{folder} contains a model, so a run cannot use it: set run_dir to a new folder")
         found = [path.parent for pattern in ("*", "*/*") for path in folder.glob(f"{pattern}/{METRICS}")]
         if names := sorted(str(path.relative_to(folder)) for path in found if (path / SETTINGS_FILE).exists()):
             more = ", …" if len(names) > 1 else ""

@@ -56,7 +56,7 @@ class Facts:
 
 
 class Setting(NamedTuple):
-    """A recommended value of a config key."""
+    """A recommended value for a config key."""
 
     key: str
     value: Any
