@@ -43,7 +43,7 @@ def _answers_afterwards(server: Server) -> Any:
         ({"messages": [{"role": "assistant", "content": "go"}]}, "messages must be"),
         ({"messages": [{"role": "system", "content": "go"}]}, "messages must be"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]}, "messages.0.content"),
-        ({"prompt": "go"}, "needs messages"),
+        ({"prompt": "go"}, "send messages to /v1/chat/completions"),
         ({"messages": [{"role": "user", "content": "go " * 1100}]}, "tokens, but the limit is 1024"),
         ({"messages": _USER, "guided_choice": ["go " * 1023]}, "this model has room for"),
     ],
