@@ -52,7 +52,7 @@ class CommandLine:
 def run_parallel(lines: Sequence[CommandLine], processes: int, report: Callable[[str], None]) -> list[str]:
     """Run commands in parallel; return the names of those that failed, in the order of ``lines``.
 
-    On Ctrl-C or SIGTERM, all commands are asked to stop at a resumable point; a second signal kills them.
+    On Ctrl-C or SIGTERM, all commands are signalled to stop at a resumable point; a second signal kills them.
     """
     waiting, failed = list(lines), []
     running: dict[subprocess.Popen[bytes], tuple[CommandLine, float, TextIO]] = {}

@@ -110,7 +110,7 @@ _limited = threading.Lock()  # Held while the process's memory is limited, so th
 
 @contextmanager
 def _limits() -> Iterator[None]:
-    """Raise `LimitError` if the code in this context takes too much time or memory."""
+    """Raise `LimitError` if the code in this context uses too much time or memory."""
     # A trace function checks the time at each template line, since starting a thread would cost more than rendering.
     deadline = time.monotonic() + _SECONDS
 

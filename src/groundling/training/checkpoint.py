@@ -261,7 +261,7 @@ def _hash(path: Path) -> str:
 
 
 def delete_old(folder: Path, update: int, keep: int) -> None:
-    """Delete checkpoints after ``update`` and, unless held (`Hold`), all but the last ``keep`` of the others."""
+    """Delete checkpoints after ``update`` and, unless held (`Hold`), all but the last ``keep`` of the earlier ones."""
     checkpoints = list_checkpoints(folder)
     earlier = [path for path in checkpoints if int(path.name) <= update]
     for path in earlier[:-keep]:
