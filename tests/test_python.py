@@ -214,7 +214,7 @@ def test_unknown_arguments_are_answered_with_advice(name: str, message: str) -> 
 def test_a_run_does_not_write_into_the_models_folder(tmp_path: Path) -> None:
     model = shutil.copytree(STARTERS["starter-causal"], tmp_path / "model")
     before = sorted(model.iterdir())
-    with pytest.raises(gl.ConfigError, match="contains a model, which a run would write into"):
+    with pytest.raises(gl.ConfigError, match="contains a model, so a run cannot use it"):
         gl.train(world="BabyAI-GoToLocal-v0", model=model, steps=16.0, run_dir=model)
     assert sorted(model.iterdir()) == before
 

@@ -65,10 +65,10 @@ def train(
         model: A bundled model, a folder, a GGUF file or a hub id; or a Transformers model, which is saved in the run's
             folder and not modified.
         tokenizer: The tokenizer for a model object or a model without one: a folder, a hub id or a tokenizer.
-        policy: An id (see ``groundling list policies``). If it differs from the experiment's, its defaults are used.
-        algorithm: An id (see ``groundling list algorithms``). If it differs, its defaults are used.
-        reward: Replaces the experiment's reward: an id, a function of generations, a list of these, or a mapping or
-            list of pairs with their coefficients. ``env`` is the world's own reward.
+        policy: An id (see ``groundling list policies``). A policy other than the experiment's uses its own defaults.
+        algorithm: An id (see ``groundling list algorithms``). A different algorithm also uses its own defaults.
+        reward: Replaces the experiment's reward: an id, a function of generations, or several of these as a list, a
+            list of (reward, coefficient) pairs, or a mapping to coefficients. ``env`` is the world's own reward.
         steps: Total number of env steps or, for text generation, tokens.
         seed: Seed of the run.
         run_dir: Folder of the run.
@@ -76,9 +76,9 @@ def train(
         config_dir: A folder with your own ``experiment/*.yaml``.
 
     Raises:
-        ConfigError: a name is unknown, or the components are incompatible.
-            Also if the model cannot be loaded, or the folder belongs to a different run.
-        RunError: training failed, which includes errors of your own code; the last checkpoint is kept.
+        ConfigError: a name is unknown, the components are incompatible, the model cannot be loaded, or the folder
+            belongs to a different run.
+        RunError: training failed, for example because your own code raised an error; the last checkpoint is kept.
         KeyboardInterrupt: training was stopped (Ctrl-C) after the current update, and a checkpoint was saved.
     """
     for name in unknown:
@@ -251,12 +251,12 @@ class Run:
         Args:
             suite: Test suite. If None, the held-out episodes or the test split are used.
             episodes: Number of episodes. If None, the run's ``evaluation.episodes`` is used.
-            overrides: Changes to the configuration, as on the command line.
+            overrides: Overrides of the configuration, as on the command line.
             name: Suffix of the result files, ``evaluation/SUITE-NAME.json``. If None, they replace the suite's
                 results; results obtained with other overrides are first moved to ``evaluation/replaced/``.
 
         Raises:
-            ConfigError: the suite does not apply to the run, the name is invalid or is a checkpoint's name, or the model
+            ConfigError: the suite does not apply to the run, the name is invalid or a checkpoint's name, or the model
                 cannot be loaded.
             RunError: the run has no checkpoint, or your own code raised an error.
         """
@@ -280,11 +280,11 @@ class Run:
     def controls(
         self, episodes: int | None = None, overrides: Sequence[str] = (), other_goal: OtherGoal | None = None
     ) -> ControlResults:
-        """Evaluate whether the agent reads its goal: on the same held-out episodes, without and with each control.
+        """Test whether the agent reads its goal by evaluating it on the same episodes with and without each control.
 
         Args:
             episodes, overrides: As in `evaluate`.
-            other_goal: Returns the goals that ``swapped`` shows (see `groundling.envs.controls.OtherGoal`).
+            other_goal: Function that returns the goals shown by ``swapped`` (see `groundling.envs.controls.OtherGoal`).
 
         Returns:
             Success by control and agent, with 95% intervals. Controls that do not apply are skipped with a warning.
@@ -314,7 +314,7 @@ class Run:
             figures: Columns of `metrics`; by default the success rate if the world defines success, else the return.
 
         Raises:
-            RunError: a metric is not in any update, or there are no updates yet.
+            RunError: a metric does not occur in any update, or there are no updates yet.
         """
         rows = self.metrics
         for name in figures:

@@ -65,7 +65,7 @@ def test_gpus_that_cannot_be_shared_equally_are_refused_before_anything_is_loade
 ) -> None:
     _launched(monkeypatch, 0, processes, count)
     config = compose("demo-easy", ["model.device_map=auto", "device=cuda"])
-    with pytest.raises(ConfigError, match=f"there are {count}, not a multiple of {processes}: start torchrun"):
+    with pytest.raises(ConfigError, match=f"its {processes} processes, but there are {count} GPUs: start torchrun"):
         train(config, Console(quiet=True))
 
 

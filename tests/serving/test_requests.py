@@ -43,8 +43,8 @@ def _answers_afterwards(server: Server) -> Any:
         ({"messages": [{"role": "assistant", "content": "go"}]}, "messages must be"),
         ({"messages": [{"role": "system", "content": "go"}]}, "messages must be"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]}, "messages.0.content"),
-        ({"prompt": "go"}, "needs messages"),
-        ({"messages": [{"role": "user", "content": "go " * 1100}]}, "tokens, but this model reads 1024"),
+        ({"prompt": "go"}, "send messages to /v1/chat/completions"),
+        ({"messages": [{"role": "user", "content": "go " * 1100}]}, "tokens, but the limit is 1024"),
         ({"messages": _USER, "guided_choice": ["go " * 1023]}, "this model has room for"),
     ],
 )
@@ -60,7 +60,7 @@ def test_invalid_chat_requests(server: Server, body: Any, says: str) -> None:
         ({"prompt": [-1]}, "prompt"),
         ({"prompt": []}, "prompt"),
         ({"prompt": ["a"] * 65}, "prompt"),
-        ({"messages": _USER}, "needs messages and no prompt"),
+        ({"messages": _USER}, "send messages to /v1/chat/completions"),
     ],
 )
 def test_invalid_completion_requests(server: Server, body: Any, says: str) -> None:
@@ -86,7 +86,7 @@ def test_a_megabyte_is_refused_before_it_is_read(server: Server) -> None:
     with suppress(OSError):  # the server may close the connection while the rest is being sent
         assert server.post("/completions", {"prompt": "x" * 10**6})[0] == 413
     status, reply = server.post("/completions", {"prompt": "x" * (10**6 - 100)})
-    assert status == 400 and "characters, but this model reads 1024" in reply["error"]["message"]
+    assert status == 400 and "characters, too many for a limit of 1024 tokens" in reply["error"]["message"]
 
 
 def test_the_work_of_a_client_that_leaves_is_dropped(server: Server) -> None:

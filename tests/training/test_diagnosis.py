@@ -71,7 +71,7 @@ def _found(changes: dict[str, Any], *overrides: str) -> list[tuple[str, ...]]:
             {"information": 0.001, "mean_entropy": 0.8, "largest_share": 0.85},
             [],
             "hardly depends on the observation",
-            "one has 0.85 on average",
+            "one action averages 0.85",
             "policy.args.calibration=256",
         ),
         ({"learning_rate": 1e-6}, ["model.dtype=bfloat16"], "rounding", "bfloat16 rounds", "model.dtype=float32"),

@@ -29,7 +29,7 @@ def test_a_folder_that_contains_runs_is_not_made_a_run(
 ) -> None:
     folder = [runs, runs.parent][depth]
     before = sorted(runs.parent.rglob("*"))
-    message = f"{folder} contains runs ({'runs/' * depth}demo-seed1): name a new folder in it, {folder}/NAME"
+    message = f"{folder} contains runs ({'runs/' * depth}demo-seed1): set run_dir to a new folder, {folder}/NAME"
     assert message in error_of(["train", "demo-easy", *_WORDS, f"run_dir={folder}"], capsys)
     with pytest.raises(gl.ConfigError, match="contains runs"):
         gl.finetune("starter-causal", digits, ROWS, run_dir=folder)

@@ -1,4 +1,4 @@
-"""Text rewards and the parts of a run's reward. `docs/metrics.md` lists the ids; `docs/rewards.md` explains the usage.
+"""Text rewards and the parts of a run's reward. `docs/metrics.md` lists the ids; `docs/rewards.md` explains their use.
 
 `create(id, **args)(prompts, generations, references, meta=None)` returns float32 ``(batch,)``; the method `at_tokens`
 returns a reward for each token. Every metric can be used as a reward, and `measures` contains all rewards as metrics.

@@ -27,7 +27,7 @@ from groundling.runtime.parallel import end_with
 @rewards.register("weighted_sum")
 @dataclass(kw_only=True)
 class WeightedSum(Reward):
-    """Weighted sum of rewards; a per-token reward if any of them is."""
+    """Weighted sum of rewards, which is a per-token reward if any of them is."""
 
     parts: Sequence[Any]
     """Mappings with ``id``, ``args`` and ``weight`` (default 1) or, in Python, pairs of a reward and its weight."""
@@ -103,8 +103,8 @@ _worker_reward: Scorer  # The reward in a worker process, kept between jobs toge
 @rewards.register("pooled")
 @dataclass(kw_only=True)
 class Pooled(Reward):
-    """Computes ``reward`` in several processes, which start on the first call.
-    It is meant for TER on long texts (a second per sample). Rewards that depend on other samples are rejected (CIDEr).
+    """A reward computed in several processes, which start on the first call.
+    It is meant for TER on long texts (a second per sample). Rewards that depend on other samples (CIDEr) are rejected.
     """
 
     reward: Any
@@ -145,7 +145,7 @@ def _score_in_worker(samples: Sequence[tuple[Any, ...]]) -> list[float]:
     return _worker_reward(*map(list, zip(*samples, strict=True))).tolist()
 
 
-PREFIX = "generate a sentence with:"  # Start of RL4LMs' prompts
+PREFIX = "generate a sentence with:"  # Prefix of RL4LMs' prompts
 
 
 @rewards.register("common_gen_repeat_penalty_batched")
@@ -177,7 +177,7 @@ def concepts(given: Any) -> list[str]:
 @rewards.register("common_gen_preference_model")
 @dataclass(kw_only=True)
 class PreferenceModel(Reward):
-    """P(good) from an encoder-decoder model trained on human choices, reduced if concepts are missing.
+    """P(good) from an encoder-decoder model trained on human preferences, reduced if concepts are missing.
     The reward is P(good) / (1 + ``missing_coeff`` · number of missing concepts) + ``meteor_coeff`` · METEOR. It needs
     ``meta["concepts"]``. A concept is missing if no generated word has its stem.
     """
@@ -203,7 +203,7 @@ class PreferenceModel(Reward):
         if meta is None or any("concepts" not in sample for sample in meta):
             raise RunError("common_gen_preference_model needs 'concepts' in the meta of every sample")
         wanted = [concepts(sample["concepts"]) for sample in meta]
-        texts = [  # without `str.format`, since a field's width in an untrusted template could exhaust the memory
+        texts = [  # without `str.format`, since a field's width in an untrusted template could exhaust memory
             self.template.replace("{concepts}", " ".join(given)).replace("{generation}", generation)
             for given, generation in zip(wanted, generations, strict=True)
         ]

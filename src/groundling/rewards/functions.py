@@ -18,12 +18,12 @@ SAMPLES = ("prompts", "generations", "completions", "references", "meta")
 
 
 class FunctionReward(Reward):
-    """A plain function, possibly asynchronous, as a reward. It is called as in TRL, with the arguments ``args``.
+    """A plain function, possibly asynchronous, as a reward. It is called as in TRL, with ``args`` as extra arguments.
 
-    Its parameters select among ``prompts``, ``completions`` (or ``generations``), ``references``, ``meta`` and the
-    pool's other columns, each with one entry per sample; with ``**kwargs``, it receives all of them. If the prompts
-    are conversations, prompts and completions are lists of messages. The function returns one number per sample, or
-    None, which counts as 0, for samples to which it does not apply.
+    The function's parameters select among ``prompts``, ``completions`` (or ``generations``), ``references``, ``meta``
+    and the pool's other columns, each with one entry per sample; with ``**kwargs``, it receives all of them. If the
+    prompts are conversations, prompts and completions are lists of messages. The function returns one number per
+    sample, or None for samples to which it does not apply; None counts as 0.
     """
 
     def __init__(self, function: Callable[..., Any], args: Mapping[str, Any]) -> None:

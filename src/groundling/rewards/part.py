@@ -110,7 +110,7 @@ class Captions:
 
 @dataclass(frozen=True)
 class GeneratedTexts:
-    """Generated texts, one per column of `RewardInputs`; their steps are the tokens."""
+    """Generated texts, one per column of `RewardInputs`; their tokens are the steps."""
 
     prompts: Sequence[str]
     so_far: Sequence[Sequence[str]]  # For each text, its prefix up to each token; the last prefix is the whole text
@@ -228,13 +228,13 @@ class Part(ABC):
     """True if the part uses the language model under training."""
 
     def accepts(self, world: WorldSpec) -> str | None:
-        """Return None if the part is compatible with a world, otherwise the reason why not."""
+        """Return None if the part is compatible with a world, otherwise the reason why it is not."""
         return refusal(self.needs, world.evidence)
 
-    def check(self) -> None:  # noqa: B027 (many need nothing)
+    def check(self) -> None:  # noqa: B027 (many parts need nothing)
         """Raise `GroundlingError` if a library, a model or a file is missing, without loading a model."""
 
-    def begin(self, context: RewardContext) -> None:  # noqa: B027 (many need nothing)
+    def begin(self, context: RewardContext) -> None:  # noqa: B027 (many parts need nothing)
         """Load models and data. Called once, before `rewards`."""
 
     @abstractmethod

@@ -9,7 +9,7 @@ from groundling.rewards.registry import rewards
 
 @rewards.register("reasoning_gym")
 def verify(generations: list[str], meta: list[dict[str, Any]]) -> list[float]:
-    """Score, between 0 and 1, of an answer to a question from the pool `reasoning_gym`."""
+    """Score between 0 and 1 for each answer to a question from the pool `reasoning_gym`."""
     if not all("entry" in row for row in meta):
         raise RunError("the reasoning_gym reward needs that pool's questions: set world.pool=reasoning_gym")
     return [

@@ -72,7 +72,7 @@ def _with_options(id: str, registered: Callable[..., Any]) -> Callable[..., Scor
 
 def register_function(function: Callable[..., Any], taken: Collection[str] = ()) -> str:
     """Register a function of completions, or a callable object, and return its id: its name, with a number if the name
-    is ``taken``. It replaces an earlier function with the same id, for example when a notebook cell is run again.
+    is ``taken``. An earlier function with the same id is replaced, for example when a notebook cell is rerun.
     """
     if not callable(function) or inspect.isclass(function) or isinstance(function, torch.nn.Module):
         raise ConfigError(f"a reward must be a function of completions or a reward's id, got {function!r:.80}")

@@ -125,7 +125,7 @@ class RewardTable:
 
     def __call__(self, ids: Tensor, read: Callable[[Sequence[int]], Sequence[str]]) -> Tensor:
         """Return the captions' rewards as float32 with the shape of their int64 ``ids``; both are on the CPU.
-        ``read`` returns the captions at the passed indices of the flattened ids; it is called only for new ids.
+        ``read`` returns the captions at the given indices of the flattened ids; it is called only for new ids.
         """
         if self._version != self.model.version:
             self._version = self.model.version
@@ -171,7 +171,7 @@ class RewardModelPart(Part):
 
     def __post_init__(self) -> None:
         if self.threshold_quantile != 0 and not 0.05 <= self.threshold_quantile <= 0.95:
-            raise ConfigError(f"threshold_quantile must be 0 or from 0.05 to 0.95, got {self.threshold_quantile}")
+            raise ConfigError(f"threshold_quantile must be 0 or between 0.05 and 0.95, got {self.threshold_quantile}")
         self._judge = None if self.online is None else OnlineJudge.of(self.online, self.path)
         self._table: RewardTable | None = None
         self._online: OnlineReward | None = None
@@ -213,7 +213,7 @@ class RewardModelPart(Part):
         self.use(model, None if self._judge is None else self._judge.teach(model, context))
 
     def use(self, model: RewardModel, online: OnlineReward | None = None) -> None:
-        """Use the rewards of ``model``, which ``online`` trains; raise `ConfigError` if the options do not fit it."""
+        """Use the rewards of ``model``, which ``online`` trains; raise `ConfigError` if it lacks required statistics."""
         self._table, self._online = RewardTable(model), online
         self.check_normalization(model.normalization)
 
@@ -265,7 +265,7 @@ class RewardModelPart(Part):
         table = load_file(folder / _TABLE)
         if self._online is None and not has_rewarded(self._table.model, folder):
             raise ConfigError(
-                f"the run in {folder} used a different reward model from {self.path}: restore it, or set a new run_dir"
+                f"{self.path} is not the reward model that the run in {folder} used: restore that, or set a new run_dir"
             )
         self._table.load_state_dict(table)
 

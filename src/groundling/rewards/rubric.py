@@ -23,7 +23,7 @@ from groundling.rewards.reward_model_part import asks_server
 @dataclass(kw_only=True)
 class RubricReward(Reward):
     """Score that a judge assigns to each text using a rubric; identical pairs of prompt and text are scored once.
-    If the judge fails or returns no score even when asked again, the text gets the mean of the others in the batch.
+    If the judge fails or returns no score even after a retry, the text gets the mean score of the others in the batch.
     """
 
     judge: Annotated[str, CommandLineOnly.when(asks_server)]
@@ -77,7 +77,7 @@ class RubricReward(Reward):
                 self._counts["rubric_scored"] += 1
                 return
             self._counts["rubric_invalid" if failure is None else "rubric_failures"] += 1
-            problem = failure or f"the reply {outcome.excerpt!r} contains no score in the requested form"
+            problem = failure or f"the reply {outcome.excerpt!r} contains no score in the requested format"
 
         ask(self._judge, self._question, (Comparison(text, "", prompt) for prompt, text in pairs), keep)
         if problem and not self._scores:

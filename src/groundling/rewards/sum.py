@@ -158,7 +158,7 @@ def make_parts(settings: Mapping[str, RewardPartConfig | None], world: WorldSpec
 
 
 def create_part(id: str, args: Mapping[str, Any]) -> Part:
-    """Create the part ``id``. A text reward becomes a `TextPart`, which creates it later if it needs the model."""
+    """Create the part ``id``. A text reward is wrapped in a `TextPart`, which creates it later if it needs the model."""
     if id in parts.in_order():
         part: Part = parts.create(id, **args)
         return part

@@ -48,8 +48,8 @@ def share_of_gpus() -> range:
     processes, count = launched("LOCAL_WORLD_SIZE", 1), torch.cuda.device_count()
     if not count or count % processes:
         raise ConfigError(
-            f"model.device_map splits the GPUs among the {processes} processes of a machine, but there are {count}, "
-            f"not a multiple of {processes}: start torchrun with a different --nproc-per-node, or remove the map"
+            f"model.device_map splits a machine's GPUs evenly among its {processes} processes, but there are {count} "
+            "GPUs: start torchrun with a different --nproc-per-node, or remove the map"
         )
     each, rank = count // processes, launched("LOCAL_RANK", 0)
     return range(rank * each, (rank + 1) * each)
@@ -70,7 +70,7 @@ def free_memory(device: torch.device) -> int:
 
 
 def launched(name: str, default: int) -> int:
-    """Return a number that launchers set in the environment, such as ``RANK``; raise `ConfigError` if invalid."""
+    """Return an integer that a launcher sets in the environment, such as ``RANK``; raise `ConfigError` if invalid."""
     text = os.environ.get(name)
     if text is None:
         return default
@@ -83,7 +83,7 @@ def launched(name: str, default: int) -> int:
     return int(text)
 
 
-_CACHED_SHAPES = "64"  # Number of matmul shapes that oneDNN and PyTorch each cache; default: 1,024 of half a MiB each
+_CACHED_SHAPES = "64"  # Matmul shapes that oneDNN and PyTorch each cache, half a MiB per shape; the default is 1,024
 _LEAST_WEIGHTS = 2**14  # For smaller matrices, MKL is faster due to oneDNN's operator overhead: 8 vs 15 µs at 64³
 _LEAST_PRODUCTS = 2**22  # With gradients, a layer is a Python function, whose overhead dominates for small products
 
@@ -93,7 +93,7 @@ def configure() -> None:
     # The cache sizes are read at the first matrix product; sizes set by the user are kept.
     for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         os.environ.setdefault(name, _CACHED_SHAPES)
-    # For each new shape, cuDNN plans attention again, and the shape of texts changes at every step: in bfloat16 on an
+    # cuDNN plans attention separately for each shape, and the lengths of texts change at every step: in bfloat16 on an
     # H200, this planning took three quarters of the demo's time.
     torch.backends.cuda.enable_cudnn_sdp(False)
 
@@ -125,12 +125,12 @@ class FastGRU(nn.GRU):
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Compute `F.linear` with the fastest kernel; equal up to rounding, with gradients of any order."""
+    """Compute `F.linear`, up to rounding, with the fastest available kernel; gradients of any order are supported."""
     if torch.compiler.is_compiling() or not _suits(x, weight):
         return F.linear(x, weight, bias)
     if not torch.is_grad_enabled():
         y: Tensor = _onednn_linear()(x, weight, bias)
-        if torch.jit.is_tracing() and not y.is_inference():  # inference tensors have no versions
+        if torch.jit.is_tracing() and not y.is_inference():  # inference tensors have no version
             y.made_of = (x, weight, bias, y._version)  # type: ignore[attr-defined]  # for `activated`
         return y
     if x.numel() * len(weight) < _LEAST_PRODUCTS:
@@ -141,11 +141,11 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 def activated(y: Tensor, activation: str, algorithm: str = "") -> Tensor | None:
     """Fuse a linear layer and its activation (named as in oneDNN) into one kernel, given the layer's output.
 
-    Works only in a trace, which then drops the separate layer as unused, and only for `linear`'s outputs; otherwise,
-    returns None. For GPT-2 at 1,040 x 256 x 1,024, it takes 3.0 instead of 7.2 ms.
+    This works only in a trace, which then drops the separate layer as unused, and only for `linear`'s outputs. In all
+    other cases, return None. For GPT-2 at 1,040 x 256 x 1,024, the fused kernel takes 3.0 instead of 7.2 ms.
     """
     *made_of, version = getattr(y, "made_of", (None,))
-    if not made_of or y._version != version:  # or it was changed in place
+    if not made_of or y._version != version:  # not `linear`'s output, or changed in place
         return None
     fused: Tensor = _onednn_linear()(*made_of, activation, algorithm)
     return fused
@@ -232,7 +232,7 @@ class _GRU(torch.autograd.Function):
 
 def _gradient_of_weight(product: Callable[..., Tensor], rows: Tensor, inputs: Tensor, weight: Tensor) -> Tensor:
     """Compute ``rows.T @ inputs`` for (num_rows, outputs) and (num_rows, inputs) with as few copies as possible."""
-    # The operator copies a transposed first argument; autograd copies a gradient if its strides are not the weight's.
+    # The operator copies a transposed first argument; autograd copies gradients whose strides are not the weight's.
     transposed = weight.stride(0) == 1
     if rows.numel() + transposed * weight.numel() <= inputs.numel() + (not transposed) * weight.numel():
         return product(rows.t(), inputs.t(), None)
@@ -243,7 +243,7 @@ def _gradient_of_weight(product: Callable[..., Tensor], rows: Tensor, inputs: Te
 def _onednn_linear() -> Any:
     """Return oneDNN's operator as a scripted function, since a trace cannot contain its empty list of scalars."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # TorchScript is deprecated, but nothing else runs without Python
+        warnings.simplefilter("ignore")  # TorchScript is deprecated, but no alternative runs without Python
         return torch.jit.CompilationUnit("""
 def linear(x: Tensor, weight: Tensor, bias: Optional[Tensor], activation: str = "none", algorithm: str = ""):
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, activation, [], algorithm)
@@ -255,7 +255,7 @@ def _suits(x: Tensor, weight: Tensor) -> bool:
         x.device.type == "cpu"
         and x.dtype == weight.dtype == torch.float32
         and weight.numel() >= _LEAST_WEIGHTS
-        and x.shape[-1] == weight.shape[1]  # otherwise PyTorch raises
+        and x.shape[-1] == weight.shape[1]  # otherwise, PyTorch raises an error
         and not torch.is_autocast_enabled("cpu")
         and onednn_is_faster()
     )

@@ -46,13 +46,13 @@ class CommandLine:
     name: str  # Name in progress reports
     words: Sequence[str]  # The arguments after ``groundling``
     log: Path  # File for all output; its folder is created
-    after: str | None = None  # Name of a command that must finish first, if it is also run
+    after: str | None = None  # Name of a command that must finish first, if it is also being run
 
 
 def run_parallel(lines: Sequence[CommandLine], processes: int, report: Callable[[str], None]) -> list[str]:
     """Run commands in parallel; return the names of those that failed, in the order of ``lines``.
 
-    On Ctrl-C or SIGTERM, all commands are asked to stop at a resumable point; a second signal kills them.
+    On Ctrl-C or SIGTERM, all commands are signalled to stop at a resumable point; a second signal kills them.
     """
     waiting, failed = list(lines), []
     running: dict[subprocess.Popen[bytes], tuple[CommandLine, float, TextIO]] = {}
@@ -68,7 +68,7 @@ def run_parallel(lines: Sequence[CommandLine], processes: int, report: Callable[
                     line.log.unlink(missing_ok=True)  # if it is a link, do not follow it
                     log: TextIO = line.log.open("w", encoding="utf-8")
                     running[_start(line.words, log)] = (line, time.monotonic(), log)
-                    report(f"[{len(lines) - len(waiting)}/{len(lines)}] {line.name} starts")
+                    report(f"[{len(lines) - len(waiting)}/{len(lines)}] {line.name} started")
                     continue
                 for process in [p for p in running if p.poll() is not None]:
                     line, started, log = running.pop(process)
@@ -106,7 +106,7 @@ def _stop(processes: "list[subprocess.Popen[bytes]]", report: Callable[[str], No
         report("stopping; interrupt again to stop immediately")
     try:
         for process in processes:
-            process.terminate()  # a shell's background processes ignore SIGINT
+            process.terminate()  # not SIGINT, which a shell's background processes ignore
         for process in processes:
             process.wait()
     except KeyboardInterrupt:

@@ -41,7 +41,7 @@ class Processes:
             return cls()
         for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
             launched(name, 0)
-        # Import this before the group exists; default arguments of its functions would keep the group alive (`_leave`).
+        # Imported before the group exists; else default arguments of its functions keep the group alive (see `_leave`).
         importlib.import_module("torch.distributed.nn.functional")
         from accelerate import PartialState
 
@@ -140,7 +140,7 @@ class Processes:
 
 def _leave() -> None:
     # Gloo's threads are joined only when nothing references the group; a thread that frees a tensor while Python exits
-    # aborts the process. Policies of finished runs may still refer to the group in reference cycles.
+    # aborts the process. Policies of finished runs may still refer to the group through reference cycles.
     gc.collect()
     distributed.destroy_process_group()
 

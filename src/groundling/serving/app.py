@@ -1,4 +1,4 @@
-"""The HTTP application. It limits requests and returns replies in OpenAI's format."""
+"""The HTTP application, which limits the number of requests in progress and replies in OpenAI's format."""
 
 import asyncio
 import itertools
@@ -20,11 +20,11 @@ from groundling.serving.requests import CompletionRequest, parse
 from groundling.serving.writer import Completion, Writer
 
 _MAX_IN_PROGRESS = 256  # Maximum number of requests in progress
-_LOWEST = -9999.0  # Replaces -inf, which JSON cannot represent, as in vLLM
+_LOWEST = -9999.0  # Replacement for -inf, which JSON cannot represent, as in vLLM
 
 
 def make_app(writer: Writer, name: str, token: str, hosts: Set[str] | None = None) -> Starlette:
-    """Create the application that serves a writer as model ``name``; `AccessControl` describes ``token`` and ``hosts``."""
+    """Create the application that serves a writer as model ``name``; for the other arguments, see `AccessControl`."""
     views = _Endpoints(writer, name)
     routes = [
         Route("/health", views.health),

@@ -43,7 +43,7 @@ class AccessControl:
     Args:
         token: If set, requests must have the header ``Authorization: Bearer TOKEN``.
         hosts: If set, the only allowed values of the headers Host and Origin, without ports. Pages of other sites can
-            send requests to a server on loopback, but not with these headers.
+            send requests to a loopback server, but browsers do not let them choose these headers.
     """
 
     def __init__(self, app: ASGIApp, token: str | None = None, hosts: Set[str] | None = None) -> None:
@@ -60,7 +60,7 @@ class AccessControl:
             await PlainTextResponse(f"{reason}\n", status)(scope, receive, send)
 
     def _refusal(self, headers: Headers) -> tuple[int, str] | None:
-        """Return the status and the reason if a request is refused, or None."""
+        """Return the status code and the reason for refusing a request, or None if it is allowed."""
         places = [f"//{headers.get('host', '')}", *headers.getlist("origin")]
         if self._hosts is not None and not {*map(_host_of, places)} <= self._hosts:
             return 403, f"this server only accepts requests to {', '.join(sorted(self._hosts))}"
@@ -68,7 +68,7 @@ class AccessControl:
         if self._token is not None and not secrets.compare_digest(given.encode(), expected.encode()):
             return 401, "this server requires a token: send the header Authorization: Bearer TOKEN"
         if "transfer-encoding" in headers:
-            return 411, "send the header Content-Length instead of chunks"
+            return 411, "chunked requests are not supported: send the header Content-Length"
         length = headers.get("content-length", "0")
         if not length.isdecimal() or len(length) > 9 or int(length) > MOST_BYTES:
             return 413, f"requests may have at most {MOST_BYTES:,} bytes, got {length:.20}"
@@ -76,7 +76,7 @@ class AccessControl:
 
 
 def _host_of(url: str) -> str | None:
-    """Return the host of a URL, or None for other texts, such as the origin ``null`` of a page in a sandbox."""
+    """Return the host of a URL, or None for other strings, such as the origin ``null`` of a sandboxed page."""
     with suppress(ValueError):  # e.g. for an unclosed bracket
         return urlsplit(url).hostname
     return None

@@ -27,12 +27,12 @@ class TextAction(Action):
     """The agent's next action."""
 
     action: Annotated[StrictStr, Field(max_length=100_000)] | StrictInt = Field(
-        description="One of the observation's actions, as text or as an index from 0; any text if none are listed"
+        description="One of the observation's actions, as text or as a zero-based index; any text if none are listed"
     )
 
 
 class ServedObservation(Observation):
-    """An observation; its metadata contains the seed and suite and, at the end of the episode, the env's figures."""
+    """An observation; its metadata contains the seed and suite and, at the end of the episode, the env's metrics."""
 
     goal: str = Field(description="The goal of the episode; empty if it has none")
     text: str = Field(description="The current observation, one sentence per line")
@@ -103,7 +103,7 @@ class TextEnvironment(Environment[TextAction, ServedObservation, State]):
         if self._env is None or not self._is_running:
             raise ConfigError("no episode is running: call reset first")
         chosen = self._choose(action.action)
-        self._is_running = False  # unless the env returns
+        self._is_running = False  # in case the env raises an error
         returned = self._ask("step", functools.partial(self._env.step, chosen))
         raw, reward, terminated, truncated, info = read_step(returned)
         self._shown = read_text_step(raw, info, self._shown.goal, has_lists=self._names is None)
@@ -162,7 +162,7 @@ class TextEnvironment(Environment[TextAction, ServedObservation, State]):
         return admissible[action] if self._num_actions is None else min(action, self._num_actions - 1)
 
     def _ask(self, doing: str, function: Callable[[], Any]) -> Any:
-        """Call the env; if it raises an error, print the traceback here, and raise `RunError`."""
+        """Call the env; if it raises an error, print the traceback on the server and raise `RunError`."""
         try:
             return function()
         except GroundlingError:
@@ -185,7 +185,7 @@ def make_app(
 
     Args:
         env, overrides: The env's id and settings (see `groundling.serving.text_worlds.served_worlds`).
-        max_sessions: Maximum number of clients at a time.
+        max_sessions: Maximum number of concurrent clients.
         token, hosts: See `groundling.serving.http.AccessControl`.
     """
     make = functools.partial(TextEnvironment, served_worlds(env, overrides))

@@ -27,7 +27,7 @@ _JAVA = ("scienceworld", "worlds")  # extras of engines that need a Java runtime
 
 
 def write_folder(folder: Path, env: str, overrides: Sequence[str], modules: Sequence[str], max_sessions: int) -> None:
-    """Write a new folder that serves an env; copy the ``modules`` that register it. For the rest, see `make_app`.
+    """Write a new folder with a server for an env and copies of the ``modules`` that register it (see also `make_app`).
 
     Raises:
         ConfigError: The folder contains files, a module is not a single file, or the env cannot be served.
@@ -37,7 +37,7 @@ def write_folder(folder: Path, env: str, overrides: Sequence[str], modules: Sequ
     files = [Path(import_module(module).__file__ or "") for module in modules]
     for module, file in zip(modules, files, strict=True):
         if file.name != f"{module}.py":
-            raise ConfigError(f"--import {module} is not a single file that can be copied: move the env to one")
+            raise ConfigError(f"--import {module} cannot be copied, since it is not one file: move the env into one")
     suites = ", ".join(filter(None, served_worlds(env, overrides))) or "none"
     extra = _EXTRAS.get(str(gymnasium.spec(env).entry_point).partition(":")[0])
     values = {

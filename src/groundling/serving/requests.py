@@ -31,7 +31,7 @@ _NEUTRAL: dict[str, Any] = {
 }
 
 Source = str | list[int] | tuple[str | None, list[str]]
-"""A prompt: a text, token ids, or a conversation as its system message and the turns of user and assistant."""
+"""A prompt: a text, token ids, or a conversation as its system message and alternating user and assistant messages."""
 
 
 class _Object(BaseModel):
@@ -92,9 +92,9 @@ class CompletionRequest(_Object):
 
     @property
     def sources(self) -> list[Source]:
-        """The prompts; raise `ValueError` unless the user starts and ends a conversation."""
+        """The prompts; raises `ValueError` unless a conversation starts and ends with a user message."""
         if self.messages is None:
-            prompts: Any = () if self.prompt is None else self.prompt  # "" is the start of a text
+            prompts: Any = () if self.prompt is None else self.prompt  # "" is a valid prompt
             is_one = isinstance(prompts, str) or (prompts and isinstance(prompts[0], int))
             return [prompts] if is_one else list(prompts)
         roles, said = [one.role for one in self.messages], [one.text for one in self.messages]
@@ -128,5 +128,5 @@ def parse(body: bytes, is_chat: bool) -> CompletionRequest:
         place, message = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
         raise ConfigError(f"{place}: {message}" if place else message) from error
     if is_chat != (request.messages is not None) or is_chat == (request.prompt is not None):
-        raise ConfigError("/v1/chat/completions needs messages and no prompt, and /v1/completions the opposite")
+        raise ConfigError("send messages to /v1/chat/completions, or a prompt to /v1/completions, but not both")
     return request

@@ -1,4 +1,4 @@
-"""How a policy with a language model reads prompts and scores the choices that a request lists."""
+"""Adapter between requests and a policy with a language model: encodes prompts and scores the listed choices."""
 
 from collections.abc import Sequence
 
@@ -38,8 +38,8 @@ class ServedPolicy:
         lm, opening = self.lm, () if choices else self._opening
         limit = lm.max_prompt_tokens or lm.max_positions or _MAX_PROMPT_TOKENS
         texts = [source[0] or "", *source[1]] if isinstance(source, tuple) else [source]
-        if (size := sum(map(len, texts))) > limit * _MAX_CHARACTERS:  # encoding would take long
-            raise ConfigError(f"the prompt has {size} characters, but this model reads {limit} tokens: shorten it")
+        if (size := sum(map(len, texts))) > limit * _MAX_CHARACTERS:  # encoding would take too long
+            raise ConfigError(f"the prompt has {size} characters, too many for a limit of {limit} tokens: shorten it")
         if isinstance(source, tuple) and not self._reads_text:
             system, said = source
             ids = lm.chat.conversation(system, list(zip(said[:-1:2], said[1::2], strict=True)), said[-1])
@@ -51,7 +51,7 @@ class ServedPolicy:
             ids = lm.prompt_tokens([source])[0] if isinstance(source, str) else source
             opening = opening if self._reads_text else ()
         if len(ids) + len(opening) > limit:
-            raise ConfigError(f"the prompt has {len(ids)} tokens, but this model reads {limit}: shorten it")
+            raise ConfigError(f"the prompt has {len(ids)} tokens, but the limit is {limit}: shorten it")
         if max(ids) >= lm.vocabulary_size:
             raise ConfigError(f"token id {max(ids)} is not one of the {lm.vocabulary_size} tokens of this model")
         return [*ids, *opening], self._choice_tokens(ids, choices) if choices else []

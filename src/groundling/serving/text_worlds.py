@@ -1,4 +1,4 @@
-"""A text world, both unchanged and with the suites that change what an agent reads."""
+"""A text world, both unchanged and with each suite that changes what an agent reads."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -64,7 +64,7 @@ def served_worlds(env: str, overrides: Sequence[str] = ()) -> dict[str | None, S
             under_suite.check_suite()
             one = ServedWorld(under.world, under.policy.args.get("replacements") or {})
             one.make_env().close()
-        except ConfigError:  # the suite is for other envs
+        except ConfigError:  # the suite does not apply to this env
             continue
         if one != unchanged:
             worlds[name] = one

@@ -1,4 +1,4 @@
-"""Answer requests in batches on one thread: generate texts token by token, or choose among the texts they list."""
+"""Answer requests in batches on one thread: generate texts token by token, or choose among a request's listed texts."""
 
 import itertools
 import queue
@@ -22,7 +22,7 @@ from groundling.tokenization.detokenize import Continuation
 
 @dataclass(eq=False)
 class Completion:
-    """A text that is written or chosen; log-probabilities are the model's, before temperature and filters."""
+    """A text being generated or chosen; log-probabilities are the model's, before temperature and filters."""
 
     request: CompletionRequest
     source: Source
@@ -33,19 +33,19 @@ class Completion:
     choice_log_probs: list[float] | None = None  # under the policy
     ids: list[int] = field(default_factory=list)  # the answer's tokens
     log_probs: list[float] = field(default_factory=list)
-    top: list[list[tuple[int, float]]] = field(default_factory=list)  # the most likely tokens at each place
+    top: list[list[tuple[int, float]]] = field(default_factory=list)  # the most likely tokens at each position
     text: str = ""
     finish: str | None = None  # "stop" or "length"
 
     def add(self, id: int, log_probs: Tensor) -> None:
-        """Append a token; ``log_probs`` (vocabulary,) are those of all tokens."""
+        """Append a token; ``log_probs`` (vocabulary,) contains the log-probabilities of all tokens."""
         self.ids.append(id)
         self.log_probs.append(float(log_probs[id]))
         top = log_probs.topk(min(self.request.num_top or 0, len(log_probs)))
         self.top.append(list(zip(top.indices.tolist(), top.values.tolist(), strict=True)))
 
     def find_end(self, ends: Collection[int]) -> None:
-        """Update the text after a token; an end token or a stop string is not part of it."""
+        """Update the text after a token has been added; end tokens and stop strings are not part of the text."""
         if self.ids[-1] in ends:
             self.finish = "stop"
             return
@@ -57,11 +57,11 @@ class Completion:
             self.finish = "length"
 
     def begin(self, policy: ServedPolicy) -> None:
-        """Read the prompt; raise `GroundlingError` if the policy cannot answer it."""
+        """Encode the prompt and the choices; raise `GroundlingError` if the policy cannot read them."""
         lm, self._max_tokens = policy.lm, self.request.max_new_tokens
         self.prompt, self.choice_ids = policy.read(self.source, self.request.choices)
         self._decoder = Continuation(lm.tokenizer, () if lm.is_encoder_decoder else self.prompt)
-        if lm.max_positions is not None:  # an answer's last token is not read
+        if lm.max_positions is not None:  # the model does not read an answer's last token
             read = 0 if lm.is_encoder_decoder else len(self.prompt) - 1
             self._max_tokens = min(self._max_tokens, lm.max_positions - read)
 
@@ -69,8 +69,8 @@ class Completion:
 class Writer:
     """Answers requests with a policy, whose model is used only on this object's thread.
 
-    New requests join those in progress at the next token. Keys and values of the latest prompts are kept, so the next
-    step of a conversation reads only its new tokens. A text depends on its own seed, not on the rest of its batch.
+    New requests join those in progress at the next token. The attention cache of the latest prompts is kept, so the
+    next step of a conversation reads only new tokens. A text depends on its own seed, not on the rest of its batch.
     """
 
     def __init__(self, policy: ServedPolicy) -> None:
@@ -116,7 +116,7 @@ class Writer:
                 waiting = [answer for answer in waiting if not answer.done.done()]
 
     def _choose(self, answers: Sequence[Completion]) -> None:
-        """Score each answer's choices, sample one, and score its tokens; all have the same number of choices."""
+        """Score each answer's choices, sample one, and score its tokens; all answers have equally many choices."""
         with _failing(answers):
             prompts = [answer.prompt for answer in answers]
             log_probs = self._policy.log_probs(prompts, [answer.request.choices for answer in answers])

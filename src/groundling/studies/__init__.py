@@ -1,1 +1,1 @@
-"""Studies: arms × seeds as ordinary runs, and pages of their results."""
+"""Studies, which train several arms with several seeds as ordinary runs, and their results pages."""

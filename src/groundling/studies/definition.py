@@ -41,10 +41,10 @@ class Arm(Section):
     overrides: list[str] = []
     """Overrides of the experiment, applied after the study's common overrides."""
     data: str | None = None
-    """For cloning algorithms, the agent to clone, of which ``training.steps`` transitions are recorded: one of the
-    world's agents, such as expert, or another arm (the agent that it trains with the same seed)."""
+    """For cloning algorithms, the agent to clone: one of the world's agents, such as expert, or another arm (its agent
+    with the same seed). ``training.steps`` of the agent's transitions are recorded."""
     suites: list[str] | None = None
-    """Test suites; if null, those of the study. Arms that set this do not restrict the suites of ``(shared)``."""
+    """Test suites; if null, those of the study. Arms that set this do not affect which suites are ``(shared)``."""
     seeds: Seeds | None = None
     """A subset of the study's seeds, for an expensive arm; if null, all of them."""
 
@@ -59,8 +59,8 @@ class Study(Section):
     """A paragraph for the README of the results."""
     seeds: Seeds = [1, 2, 3]
     suites: list[str] | None = None
-    """Test suites; if null, the default suite of the arm's world. An arm skips suites that do not apply to it. In worlds
-    whose studies report all metrics rather than only success, only the first suite is reported."""
+    """Test suites; if null, the default suite of the arm's world. An arm skips suites that do not apply to it. If a
+    world's studies report all metrics rather than only success, only the first suite is reported."""
     episodes: Annotated[int, Ge(1)] = 200
     """Episodes that each agent plays in each test."""
     common: list[str] = []
@@ -77,7 +77,7 @@ class Study(Section):
         return self.arms[name]
 
 
-_SET_BY_STUDY = {  # keys that the study sets for each run, with the alternative
+_SET_BY_STUDY = {  # keys that the study sets for each run, with the setting to use instead
     "seed": "use seeds=1,2,3",
     "run_dir": "use --runs FOLDER",
     "name": "rename the arm instead",

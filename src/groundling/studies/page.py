@@ -51,7 +51,7 @@ class RunResult:
     job: StudyJob
     rows: Sequence[Mapping[str, Any]]  # training metrics, one row per update; empty for an untrained agent
     scores: Sequence[Score]
-    is_complete: bool  # true if all its evaluations are present
+    is_complete: bool  # true if all of the job's evaluations are present
 
 
 def result_of(job: StudyJob) -> RunResult | None:
@@ -75,8 +75,8 @@ def result_of(job: StudyJob) -> RunResult | None:
 
 
 SHARED = "(shared)"
-"""A pseudo-suite: each seed's mean over the suites that all trained arms share, without controls (in which agents
-that read their mission fail). Arms with their own suites are excluded."""
+"""A pseudo-suite: each seed's mean over the suites that all trained arms share, excluding controls (in which agents
+that read their mission fail). Arms with their own suites do not affect which suites are shared."""
 
 BySeed = dict[int, float]
 Table = dict[tuple[str, str], dict[str, BySeed]]  # each seed's value, by (arm, agent) and by suite
@@ -89,7 +89,7 @@ class SummaryRow:
     arm: str
     measure: str
     """success, area (under the curve of training success), difference (of success or area from the reference arm with
-    the same seed), change (of success relative to the same agent in the usual suite), or one of `FIRST`."""
+    the same seed), change (of success relative to the same agent on the usual suite), or one of `FIRST`."""
     agent: str
     suite: str  # empty for the area
     seeds: int
@@ -168,7 +168,7 @@ def differences(table: Table, reference: str | None) -> Table:
 
 
 def changes(success: Table, usual: str) -> Table:
-    """Return trained agents' success in other suites minus their success in the usual one."""
+    """Return trained agents' success on other suites minus their success on the usual one."""
     return {
         key: {suite: _minus(by_seed, suites[usual]) for suite, by_seed in suites.items() if suite != usual}
         for key, suites in success.items()
@@ -219,7 +219,7 @@ class StudyPage:
 
 
 def check_output(output: Path) -> None:
-    """Raise `ConfigError` if a folder for results contains anything but a study's results."""
+    """Raise `ConfigError` if the folder for results contains anything other than a study's results."""
     if output.is_dir() and not is_unused(output) and not any((output / name).exists() for name in (_ARMS, _SUMMARY)):
         raise ConfigError(f"{output} contains no results of a study: choose a new folder (--output)")
 

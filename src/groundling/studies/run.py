@@ -24,7 +24,7 @@ from groundling.worlds import CannotPlay, agents, kind
 from groundling.worlds.protocols import episode_recorder
 from groundling.worlds.world import Player
 
-_LOG = "study.log"  # output of the run's process, in the run's folder, if a study uses several processes
+_LOG = "study.log"  # file in a run's folder with the output of its process, if the study uses several processes
 _DATA = "data"  # dataset for cloning, in the run's folder
 Report = Callable[[str], None]
 
@@ -65,7 +65,7 @@ class StudyJob:
         return Target(self.agent, self.run_dir, self.config, latest)
 
     def is_trained(self) -> bool:
-        """True if training is finished, or the agent needs none."""
+        """Return True if training is finished or not needed."""
         try:
             self.target()
         except RunError:
@@ -106,7 +106,7 @@ class StudyJob:
         return evaluations
 
     def is_done(self) -> bool:
-        """True if nothing is left to do; False if its folder contains a different run, which `run_job` reports."""
+        """Return True if nothing is left to do. A different run in the folder yields False; `run_job` reports it."""
         try:
             is_trained = self.is_trained() and (not self.learns or _is_trained_in_folder(self))
             return is_trained and all(self.evaluations().values())
@@ -115,7 +115,7 @@ class StudyJob:
 
 
 def make_jobs(study: Study, arms: Mapping[str, Arm], runs: Path, config_dir: Path | None = None) -> list[StudyJob]:
-    """Create the jobs for ``arms``, ordered by seed so that all arms have results early. Teachers may be other arms."""
+    """Create the jobs for ``arms``, ordered by seed so that all arms have results early. Arms may teach other arms."""
     needed = set(arms)
     for name in reversed(study.arms):  # teachers come before their students
         teacher = study.arms[name].data
@@ -139,7 +139,7 @@ def make_jobs(study: Study, arms: Mapping[str, Arm], runs: Path, config_dir: Pat
 
 
 def _compose(study: Study, name: str, config_dir: Path | None) -> tuple[Config, list[str]]:
-    """Compose an arm's config without seed and folder; also return the common overrides that it uses."""
+    """Compose an arm's config without a seed and a folder; also return the common overrides that it uses."""
     arm, common = study.arms[name], list(study.common)
     while True:
         overrides = [*common, *arm.overrides]

@@ -2,7 +2,7 @@
 
 A conversation is rendered with the template and encoded as one text, as in Transformers' ``apply_chat_template``. As
 long as the tokens of a longer conversation start with those of a shorter one, only the new turn is rendered and
-encoded. Messages are plain text: a world cannot write the tokens that end its turn.
+encoded. Messages are encoded as plain text, so a world cannot produce the tokens that end its turn.
 """
 
 import itertools
@@ -18,15 +18,15 @@ from groundling.tokenization.templates import ChatTemplate
 _MAX_REMEMBERED = 100_000
 _WORDS, _ANSWER = "You see it.", "ANSWERWORDS"  # Placeholders for the user message before a turn, and for an answer
 _CALL = frozenset({"<tool_call>", "</tool_call>"})  # Added tokens of many models, which an answer may contain
-_ENDING = 3  # Number of tokens used to recognise the end of a conversation's prompt
+_ENDING = 3  # Number of final tokens by which a generation prompt is recognised
 
 
 def first_turn(opening: Callable[[int], int], turns: Sequence[int], room: int) -> int:
     """Return the first turn to keep so that the last step's prompt fits in ``room`` tokens.
 
     A conversation that becomes too long restarts with the latest turns that fit in half of the room, or with only the
-    last one, however long it is. It then grows again, so it is rarely read from the start. ``opening`` returns the
-    length in tokens of a conversation that starts with a turn; ``turns`` contains the length that each turn adds.
+    last one, however long it is. It then grows again, so it is rarely reread from the start. ``opening`` returns the
+    length in tokens of a conversation that starts with a given turn; ``turns`` lists the number that each turn adds.
     """
     first, length = 0, opening(0)
     for last in range(1, len(turns)):
@@ -93,7 +93,7 @@ class Chat:
         return self  # its cache is valid for every copy
 
     def takes_tools(self, tools: tuple[str, ...]) -> bool:
-        """Return True if the template writes tools, which are JSON schemas, and their results."""
+        """Return True if the template includes the ``tools``, given as JSON schemas, and their results."""
         if tools not in self._takes_tools:
             self._takes_tools[tools] = self._template is not None and self._template.takes_tools(tools)
         return self._takes_tools[tools]
@@ -111,7 +111,7 @@ class Chat:
         Args:
             system: The system prompt, which replaces the template's own. If None, the template's own is used, if any.
             words: The first user message.
-            room: Maximum number of tokens; a longer message is truncated. Raises if not even one of its tokens fits.
+            room: Maximum number of tokens; the message is truncated to fit. If no token of it fits, an error is raised.
             truncation_side: ``left`` keeps the end of the message, ``right`` its beginning.
             tools: JSON schemas for a template that `takes_tools`.
         """
@@ -122,7 +122,7 @@ class Chat:
         begin, end = common_length(one, other), common_length(one[::-1], other[::-1])
         if (left := room - begin - end) < 1:
             raise ConfigError(
-                f"a prompt of {room} tokens has no room for a message: template and system prompt use {begin + end}"
+                f"a prompt of {room} tokens has no room for a message: the template and system prompt use {begin + end}"
             )
         said = tokens[begin : len(tokens) - end]
         said = said[-left:] if truncation_side == "left" else said[:left]
@@ -131,7 +131,7 @@ class Chat:
     def turn(self, answer: str, words: str, tools: tuple[str, ...] = ()) -> list[int]:
         """Return the token ids that a turn adds: the answer and the user message, up to the assistant's next message.
 
-        If the template cannot be extended turn by turn, their number is approximate.
+        If the template cannot be extended turn by turn, the result is approximate.
         """
         return list(self._turn(answer, words, tools)[0])
 
@@ -164,7 +164,7 @@ class Chat:
         room: int | None = None,
         truncation_side: Literal["left", "right"] = "left",
     ) -> list[int]:
-        """Return the token ids of a conversation that is read once, without its first turns if they do not fit.
+        """Return the token ids of a conversation that is read only once, dropping its first turns if they do not fit.
 
         ``earlier`` contains pairs of a user message and an answer; for the other arguments, see `opening`.
         """

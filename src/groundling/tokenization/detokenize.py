@@ -1,7 +1,7 @@
 """Decode generated token ids as the continuation of a prompt.
 
 SentencePiece and WordPiece tokenizers decode the first token of a text differently: decoded alone, the generation
-``▁red`` after ``You see a`` is ``red`` without its space.
+``▁red`` after ``You see a`` becomes ``red``, without its leading space.
 """
 
 from collections.abc import Sequence
@@ -29,9 +29,9 @@ class Continuation:
         for length in range(_CONTEXT, _CONTEXT + _BYTES):
             self._context = list(prompt[-length:])
             self._before = self._decoded(self._context)
-            if "\ufffd" not in self._before:  # otherwise, it may start within a character
+            if "\ufffd" not in self._before:  # otherwise, the context may start within a character
                 break
-        if not self._before:  # nothing but special tokens
+        if not self._before:  # only special tokens
             self._context = list(prompt)
             self._before = self._decoded(self._context)
         self._settled = ""

@@ -15,7 +15,7 @@ from groundling.errors import GroundlingError
 from groundling.tokenization.templates import ChatTemplate
 
 _HANGUL, _SYLLABLES = 0xAC00, 11_172
-# Start of each mark. It is the same for all models of a process, since a reference model reads its policy's prompts.
+# Prefix of each mark. All models of a process share it, since a reference model reads its policy's prompts.
 # Normalizers leave these letters unchanged, and authors of untrusted text cannot guess them, since they are random.
 _KEY = "".join(chr(_HANGUL + secrets.randbelow(_SYLLABLES)) for _ in range(8))
 _MARK = re.compile(rf"{_KEY}([0-9a-f]+);")
@@ -26,7 +26,7 @@ class TextEncoder:
 
     Control tokens are the special tokens, and other added tokens that occur in the chat template. `mask` replaces
     their spelling with marks that cannot be guessed. Marks pass through prompts and templates unchanged, and `encode`
-    reads them as the plain text that they stand for.
+    encodes them as the plain text that they stand for.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -53,7 +53,7 @@ class TextEncoder:
         )
 
     def mask_parts(self, text: str, parts: Sequence[str]) -> str:
-        """Mask the listed parts of a text, in order of occurrence; the rest is unchanged."""
+        """Mask the given parts of a text, listed in order of occurrence; the rest is unchanged."""
         done, rest = "", text
         for part in parts:
             before, found, rest = rest.partition(part) if part else ("", "", rest)
@@ -70,10 +70,10 @@ class TextEncoder:
         max_length: int | None = None,
         side: Literal["left", "right"] = "left",
     ) -> list[int]:
-        """Return a text's token ids, reading marks as plain text; truncate texts with marks to ``max_length``."""
+        """Return a text's token ids, with marks as plain text; ``max_length`` applies only to texts with marks."""
         if _KEY not in text:
             return self.encode_all([text], special_tokens)[0]
-        if not hasattr(self._tokenizer, "backend_tokenizer"):  # not implemented in Rust: spell tokens with spaces
+        if not hasattr(self._tokenizer, "backend_tokenizer"):  # a slow tokenizer: separate characters with spaces
             apart = _MARK.sub(lambda match: bytes.fromhex(match[1]).decode().replace("", " ")[1:-1], text)
             return self.encode(apart, special_tokens)
         if self._renamed is None:
@@ -157,7 +157,7 @@ def _end_of_turn(tokenizer: PreTrainedTokenizerBase, template: str) -> int | Non
     """Return the added token that the chat template writes right after an answer, or None."""
     try:
         text = ChatTemplate(tokenizer).render(None, ["FIRSTWORDS", "ANSWERWORDS", "SECONDWORDS"])
-    except GroundlingError:  # raised again when a conversation is read
+    except GroundlingError:  # raised again when a conversation is rendered
         return None
     following = text.partition("ANSWERWORDS")[2].lstrip()
     tokens = {token.content: index for index, token in tokenizer.added_tokens_decoder.items()}

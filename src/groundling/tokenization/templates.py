@@ -32,8 +32,8 @@ class ChatTemplate:
     """A tokenizer's chat template (https://huggingface.co/docs/transformers/chat_templating).
 
     If it rejects, omits or repeats a system prompt, the system prompt is prepended to the first user message.
-    Templates of vision-language models may accept only lists of parts as contents. Raises `GroundlingError` if a
-    template does not write each message once, changes the text, or exceeds a limit.
+    Templates of vision-language models may accept message contents only as lists of parts. Raises `GroundlingError` if
+    a template does not write each message once, changes the text, or exceeds a limit.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -56,7 +56,7 @@ class ChatTemplate:
         )
 
     def render(self, system: str | None, said: Sequence[str], tools: Sequence[str] = ()) -> str:
-        """Render a conversation that the user starts; unless the assistant spoke last, add the generation prompt.
+        """Render a conversation that the user starts; add the generation prompt unless the assistant spoke last.
         ``tools`` are JSON schemas; with them, every later message that is not the assistant's is a tool's result.
         """
         try:
@@ -110,8 +110,8 @@ _limited = threading.Lock()  # Held while the process's memory is limited, so th
 
 @contextmanager
 def _limits() -> Iterator[None]:
-    """Raise `LimitError` if the code in this context takes too much time or memory."""
-    # A trace function checks the time at each line of the template, since a thread would cost more than rendering.
+    """Raise `LimitError` if the code in this context uses too much time or memory."""
+    # A trace function checks the time at each template line, since starting a thread would cost more than rendering.
     deadline = time.monotonic() + _SECONDS
 
     def check(frame: FrameType, event: str, argument: object) -> Any:

@@ -75,7 +75,7 @@ def make_policy(
     start: Path | None = None,
 ) -> Policy:
     """Build a config's policy, with its initial weights or those of the world's checkpoint.
-    New weights (heads, random models) depend only on the config's seed. Some policies depend on the algorithm.
+    New weights (heads, random models) depend only on the config's seed. By default, critics that are not needed are omitted.
 
     Args:
         policy, model, algorithm: Sections of the config.
@@ -101,7 +101,7 @@ def make_policy(
             given["lm"] = language_model(world.checkpoint or start)
         compares = getattr(algorithms.get(algorithm.id), "needs_reference", False)
         if "reference" in roles and learns and (compares or penalises(algorithm.id, algorithm.args)):
-            # Without its new, untrained adapter, the model itself is the reference.
+            # With its new, untrained adapter disabled, the model itself serves as the reference.
             is_base = start is None and bool(model.lora) and adapter_base(resolve(model.path)) is None
             given["reference"] = given["lm"] if is_base else language_model(start)
         adapts_values = policy.args.get("critic", needs_values) and policy.args.get("value") == "lora"
@@ -114,7 +114,7 @@ def make_policy(
     if (checkpoint := world.checkpoint or start) is not None:
         made.load_weights(checkpoint)
         if world.checkpoint is None and isinstance(made, TokenMask):
-            made.refresh_mask()  # the clone's mask model is the model before cloning
+            made.refresh_mask()  # the clone's mask comes from the model before cloning
     elif isinstance(made, ActionTextPolicy) and made.calibration:
         if not isinstance(world, RandomPlay):
             raise ConfigError(f"{spec.name} has no random play for calibration: remove policy.args.calibration")

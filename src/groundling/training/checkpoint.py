@@ -44,7 +44,7 @@ def save_random_states(generators: dict[str, torch.Generator], path: Path) -> No
     version, words, gauss = random.getstate()
     tensors["numpy"] = torch.from_numpy(np.array(keys, dtype=np.int64))
     tensors["python"] = torch.tensor(words, dtype=torch.int64)
-    # Use one entry: safetensors writes several in arbitrary order, and equal states must result in equal files.
+    # Use one metadata entry: safetensors writes several in arbitrary order, but equal states must yield equal files.
     save_file(tensors, path, metadata={"others": json.dumps({"numpy": rest, "python": [version, gauss]})})
 
 
@@ -68,7 +68,7 @@ def load_random_states(generators: dict[str, torch.Generator], path: Path) -> No
 
 
 MANIFEST = "manifest.json"  # File sizes and hashes of a checkpoint or a published policy
-_ATTEMPTS = 20  # Maximum attempts to read checkpoints that a training run keeps deleting
+_ATTEMPTS = 20  # Maximum number of attempts to read checkpoints that a training run keeps deleting
 
 
 def save(folder: Path, update: int, write: Callable[[Path], None], keep: int) -> Path:
@@ -89,7 +89,7 @@ def save(folder: Path, update: int, write: Callable[[Path], None], keep: int) ->
 
 
 class Hold:
-    """A shared lock on a checkpoint that stops a training run from deleting it while this object exists."""
+    """A shared lock on a checkpoint that prevents a training run from deleting it while this object exists."""
 
     def __init__(self, path: Path) -> None:
         self._file: IO[bytes] | None = None
@@ -107,7 +107,7 @@ class Hold:
 
 
 def latest(folder: Path, warn: Callable[[str], None]) -> Path | None:
-    """Return a run's latest complete checkpoint like `hold_latest`, but without a lock, for runs not in training."""
+    """Return a run's latest complete checkpoint, like `hold_latest` but without a lock, if the run is not training."""
     found = hold_latest(folder, warn)
     return None if found is None else found[0]
 
@@ -161,7 +161,7 @@ def find_problem(folder: Path) -> str | None:
             return f"{MANIFEST} does not list run.json"
         for name, expected in manifest.items():
             status = (folder / name).stat()
-            # Reading a device would never end, and files outside the checkpoint may change.
+            # Reading a device file might never end, and files outside the checkpoint may change.
             if Path(name).is_absolute() or ".." in Path(name).parts or not stat.S_ISREG(status.st_mode):
                 return f"{MANIFEST} lists {name!r:.80}, which is not a file of this checkpoint"
             if status.st_size != expected["bytes"]:
@@ -202,7 +202,7 @@ def counters_of(folder: Path, needed: Sequence[str] = ("update", "step")) -> dic
 def check_counters(counters: Any, needed: Sequence[str] = ("update", "step")) -> dict[str, Any]:
     """Return the counters; raise `ValueError` unless they map names, including the ``needed`` ones, to counts."""
     if not isinstance(counters, dict) or not set(needed) <= counters.keys():
-        raise ValueError(f"counters={counters!r:.80} lack {' and '.join(needed)}")
+        raise ValueError(f"counters={counters!r:.80} must be a mapping with {' and '.join(needed)}")
     for name, value in counters.items():
         types = (int, float) if name == "seconds" else (int,)
         if type(value) not in types or not 0 <= value < math.inf:
@@ -261,7 +261,7 @@ def _hash(path: Path) -> str:
 
 
 def delete_old(folder: Path, update: int, keep: int) -> None:
-    """Delete checkpoints after ``update`` and, unless held (`Hold`), all but the last ``keep`` of the others."""
+    """Delete checkpoints after ``update`` and, unless held (`Hold`), all but the last ``keep`` of the earlier ones."""
     checkpoints = list_checkpoints(folder)
     earlier = [path for path in checkpoints if int(path.name) <= update]
     for path in earlier[:-keep]:
@@ -305,14 +305,14 @@ def open_run(folder: Path, settings: Mapping[str, Any]) -> Iterator[Path]:
 
 
 def check_folder(folder: Path) -> None:
-    """Raise `ConfigError` if a folder for a run is no run's but contains runs, as ``runs`` does."""
+    """Raise `ConfigError` if a folder is not a run's but contains a model or, like ``runs``, other runs."""
     if not (folder / SETTINGS_FILE).exists():
         if (folder / "config.json").exists():
-            raise ConfigError(f"{folder} contains a model, which a run would write into: set run_dir to a new folder")
+            raise ConfigError(f"{folder} contains a model, so a run cannot use it: set run_dir to a new folder")
         found = [path.parent for pattern in ("*", "*/*") for path in folder.glob(f"{pattern}/{METRICS}")]
         if names := sorted(str(path.relative_to(folder)) for path in found if (path / SETTINGS_FILE).exists()):
             more = ", …" if len(names) > 1 else ""
-            raise ConfigError(f"{folder} contains runs ({names[0]}{more}): name a new folder in it, {folder}/NAME")
+            raise ConfigError(f"{folder} contains runs ({names[0]}{more}): set run_dir to a new folder, {folder}/NAME")
 
 
 def _check_settings(folder: Path, settings: Mapping[str, Any]) -> None:

@@ -23,11 +23,11 @@ from groundling.training.checkpoint import SETTINGS_FILE
 from groundling.training.tracking import read_metrics
 from groundling.worlds import kind
 
-_UPDATES = 15  # In short training runs
-_TEXT_UPDATES, _FEWEST_TEXTS = 30, 16  # Updates in short text-generation runs, and texts per update
-_A2C_UPDATES, _A2C_STEPS = 100, 5  # Updates in short training runs, and steps between updates
-_LONGEST = 128  # Maximum steps of a rollout of whole episodes
-_LARGE = 20e6  # Number of parameters from which training the value function must not disturb the model
+_UPDATES = 15  # Number of updates in short training runs
+_TEXT_UPDATES, _FEWEST_TEXTS = 30, 16  # Number of updates in short text-generation runs; minimum texts per update
+_A2C_UPDATES, _A2C_STEPS = 100, 5  # Number of updates in short training runs, and of steps between updates
+_LONGEST = 128  # Maximum number of steps of a rollout of whole episodes
+_LARGE = 20e6  # Models with at least this many parameters are protected from the value function's first gradients
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class Facts:
     action: Literal["choice", "free_text", "token"]
     lora: bool = False
     rollout: int = 1280  # Steps or tokens between two updates
-    rows: int = 32  # Envs or texts of a rollout
-    steps: int = 76_800  # Steps or tokens of the whole run
+    rows: int = 32  # Envs or texts in a rollout
+    steps: int = 76_800  # Steps or tokens in the whole run
     texts_per_prompt: int = 8  # In algorithms that compare texts
     episode_limit: int | None = None  # Steps after which an env ends an episode, if known
 
@@ -56,7 +56,7 @@ class Facts:
 
 
 class Setting(NamedTuple):
-    """A recommended value of a config key."""
+    """A recommended value for a config key."""
 
     key: str
     value: Any
@@ -76,7 +76,7 @@ def learning_rate(facts: Facts) -> float:
         rate = min(max(2e-4 * (135 / millions) ** 0.25, 5e-5), 5e-4)
     elif facts.size.is_trained:
         rate = min(max(4e-4 / millions**0.8, 1e-6), 4e-4)
-    else:  # the more tokens an action has, the less deterministic an update makes it
+    else:  # updates make actions with many tokens deterministic more slowly
         rate = min(max((1e-3 if facts.action == "free_text" else 3e-4) / millions, 1e-6), 1e-3)
     digits = -floor(log10(rate))
     return round(rate, digits)
@@ -135,7 +135,7 @@ def _values(facts: Facts) -> list[Setting]:
 
 
 def _rollouts(facts: Facts) -> list[Setting]:
-    """Let algorithms that compare episodes compare episodes with the same start; let A2C update often."""
+    """Group episodes by their start for algorithms that compare them, and let A2C update often."""
     is_text, algorithm = facts.action == "token", algorithms.get(facts.algorithm)
     if algorithm is A2C:
         reason = "a2c takes one optimizer step per rollout"
@@ -173,7 +173,7 @@ def _num_texts(facts: Facts) -> Setting:
 
 
 def _is(component: Any, *types: type) -> bool:
-    """Return True for a subclass; components may also be functions, whose return types are unknown."""
+    """Return True if a component is a subclass of one of the types; it may be a function, whose type is unknown."""
     return isinstance(component, type) and issubclass(component, types)
 
 
@@ -229,7 +229,7 @@ def compose_fitted(
 
 
 def _kept(settings: list[Setting], config: Config) -> list[Setting]:
-    """Return the settings with which the folder's run started, even if it is now longer, or ``settings`` if none."""
+    """Return the settings with which the folder's run started (it may now be longer), or ``settings`` without a run."""
     path = Path(config.run_dir) / SETTINGS_FILE
     if not path.exists() or not read_metrics(path.parent):
         return settings
@@ -240,13 +240,13 @@ def _kept(settings: list[Setting], config: Config) -> list[Setting]:
 
 
 def in_force(config: Config) -> list[str]:
-    """Return the lines of ``chosen`` whose value no override has changed."""
+    """Return the lines of ``chosen`` whose values no override has changed."""
     values, keys = flat(config.model_dump()), [line.partition("=")[0] for line in config.chosen]
     return [one for key, one in zip(keys, config.chosen, strict=True) if one.startswith(f"{key}={values.get(key)}: ")]
 
 
 def applicable(settings: Sequence[Setting], config: Config) -> list[Setting]:
-    """Drop arguments that ``config`` sets, or that its policy or algorithm does not have or would not use."""
+    """Drop arguments that ``config`` already sets, or that its policy or algorithm does not have or would not use."""
     left = {one.key: one for one in settings}
     for section, registry in (("policy", policies), ("algorithm", algorithms)):
         component, prefix = getattr(config, section), f"{section}.args."

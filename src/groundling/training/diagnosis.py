@@ -19,21 +19,21 @@ from groundling.policies.prompt_policy import LanguageModelPolicy
 from groundling.registry import named_parameters
 from groundling.training.tracking import read_metrics
 
-UPDATES = 2  # Number of updates that are examined
-FILE = "diagnosis.jsonl"  # File with their measurements, in the run's folder
+UPDATES = 2  # Number of initial updates that are examined
+FILE = "diagnosis.jsonl"  # File in the run's folder with measurements of these updates
 _OBSERVATIONS = 64  # Number of observations for which the action probabilities are compared
 _LOW_ENTROPY, _LOW_TOKEN_ENTROPY = 0.1, 0.05  # As a fraction of the uniform distribution's; in nats per token
 _SUCCESS = 0.95  # A policy that succeeds this often may have a low entropy
 _SAME_EVERYWHERE, _UNIFORM = 0.01, 0.9  # Dependence on the observation, and entropy of the mean, relative to uniform
 _CLIPPED, _VANISHED = 1000.0, 1e-7  # Gradient norm relative to max_grad_norm and the critic's error, and absolute
-_STILL, _TORN = 1e-5, 0.5  # approx_kl if a policy hardly moves, and if an update replaces it
+_STILL, _TORN = 1e-5, 0.5  # approx_kl below which a policy hardly moves, and from which an update replaces it
 _MOST = 0.9  # Share of groups that counts as most
 _LONG_TEXT, _UNKNOWN = 1.2, 0.05  # Tokens per character in an unknown script, and share of unknown tokens
 _EPISODES = 10  # Minimum number of finished episodes for comparing rewards
 _PARTS, _PART_EPISODES = 5, 30  # The returns' first and last fifth are compared if each has this many episodes
 _NEAR_TOP = 0.8  # A policy that starts this close to the highest return may stay there
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}  # Less precise than float32
-_WEIGHT = 0.02  # Typical size of a language model's weight
+_WEIGHT = 0.02  # Typical magnitude of a language model's weight
 
 SHOWN = ("return_mean", "success_rate", "entropy", "uniform_entropy", "approx_kl", "grad_norm", "equal_groups")
 """The metrics to show if no signs are found."""
@@ -87,7 +87,7 @@ class DiagnosisLog:
     folder: Path
     file: RowFile | None  # None if the run resumes after the first updates
     show: Callable[..., None]
-    measures: Mapping[str, float] = field(default_factory=dict)  # Those of the next update to log
+    measures: Mapping[str, float] = field(default_factory=dict)  # Measurements of the next update to log
 
     def log(self, row: dict[str, Any]) -> None:
         if self.file is not None and row["update"] <= UPDATES:
@@ -100,7 +100,7 @@ class DiagnosisLog:
 
 
 def examined(folder: Path) -> Figures:
-    """Return means over a run's first updates, the number of episodes that ended in them, and the number of steps (or
+    """Return means over a run's first updates, the number of episodes that ended in them, the number of steps (or
     tokens) per update, and all rows of metrics; empty before the first update.
     """
     measures, all_rows = {row["update"]: row for row in read_rows(folder / FILE)}, read_metrics(folder)
@@ -205,7 +205,7 @@ def _prior(figures: Figures, config: Config) -> Finding | None:
     change = _explore(config)
     if "calibration" in _known(config) and not config.policy.args.get("calibration"):
         change = "policy.args.calibration=256, which subtracts each action's mean"
-    evidence = f"one has {figures['largest_share']:.2f} on average; observations explain {explained:.1%} of the choice"
+    evidence = f"one action averages {figures['largest_share']:.2f}; observations explain {explained:.1%} of choices"
     return Finding("the action hardly depends on the observation", evidence, change)
 
 
@@ -214,7 +214,7 @@ def _rounding(figures: Figures, config: Config) -> Finding | None:
     rounding = torch.finfo(_DTYPES.get(dtype, torch.float32)).eps * _WEIGHT / 2
     if rate is None or config.model.lora or rate >= rounding:
         return None
-    evidence = f"learning rate {rate:.1g}; {dtype} rounds changes below {rounding:.1g} of a weight of {_WEIGHT}"
+    evidence = f"learning rate {rate:.1g}; {dtype} rounds away changes below {rounding:.1g} in a weight of {_WEIGHT}"
     change = "algorithm.args.learning_rate" if dtype == "float32" else "model.dtype=float32, or model.lora"
     return Finding("updates of the weights are lost in rounding", evidence, change)
 
@@ -234,7 +234,7 @@ def _gradients(figures: Figures, config: Config) -> Finding | None:
 
 
 def _trend(figures: Figures, config: Config) -> Finding | None:
-    """Compare the mean returns of the first and last updates; the interval is that of independent episodes."""
+    """Compare the mean returns of the first and last updates; the interval assumes independent episodes."""
     rows, before, ended = figures.get("rows", []), 0, []
     is_text = hasattr(config.world, "texts_per_prompt")
     longest = 0 if is_text else max((row.get("episode_length_max") or 0 for row in rows), default=0)

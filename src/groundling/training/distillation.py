@@ -78,7 +78,7 @@ def _chosen_texts(path: Path) -> TrainingPairs:
         raise ConfigError(f"{path} has no rows: expected pairs of chosen and rejected texts")
     for sample in samples:
         if not (sample.references and sample.rejected):
-            raise ConfigError(f"{sample.id} has one labelled text: a reward model needs chosen and rejected texts")
+            raise ConfigError(f"{sample.id} has only one labelled text: a reward model needs chosen and rejected ones")
     pairs = [(in_context(s.prompt, s.references[0]), in_context(s.prompt, s.rejected[0])) for s in samples]
     return TrainingPairs.of([([one], [other]) for one, other in pairs], np.zeros(len(pairs), np.int8))
 

@@ -42,7 +42,7 @@ def test_a_reward_model_learns_from_pairs_and_rates_texts_with_their_prompts(tmp
 @pytest.mark.parametrize(
     ("row", "words", "problem"),
     [
-        ({"prompt": "a", "completion": "b", "label": True}, [], ":1 has one labelled text"),
+        ({"prompt": "a", "completion": "b", "label": True}, [], ":1 has only one labelled text"),
         (None, [], "has no rows: expected pairs of chosen and rejected texts"),
         ({"prompt": "a", "chosen": "b", "rejected": "c"}, ["--preferences", "rules"], "which contains its own labels"),
     ],

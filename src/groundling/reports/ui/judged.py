@@ -11,13 +11,13 @@ from groundling.io.documents import DocumentError, lines_of, parse_json
 from groundling.judges import open_pairs
 from groundling.judges.preferences.pairs import Comparison, Preference
 
-PAGE = 20  # pairs on a page
+PAGE = 20  # pairs per page
 LABELS = {"first": Preference.FIRST, "second": Preference.SECOND, "tie": Preference.TIE, "none": Preference.UNKNOWN}
 """Answers of a judge, by name."""
 
 
 def select(folder: Path, query: Mapping[str, str], first: int) -> dict[str, Any]:
-    """Return the template's data: one page of the selected pairs, starting at ``first``, and statistics of the judges.
+    """Return the template's data: one page of the selected pairs, starting at index ``first``, and judge statistics.
 
     ``query`` may specify a ``judge`` (default: the first), its answer ``label``, another judge ``against`` whose answer
     must differ, and ``words`` that must all occur in the pair's texts.

@@ -1,4 +1,4 @@
-"""Render a folder's Markdown as HTML. It is untrusted: HTML in it is shown as text, and links to files are removed."""
+"""Render a folder's untrusted Markdown as HTML: embedded HTML is shown as text, and links to files are removed."""
 
 from collections.abc import Mapping
 from urllib.parse import unquote
@@ -11,7 +11,7 @@ _MOST = 2**18  # maximum number of characters shown
 
 
 def to_html(text: str, picture_urls: Mapping[str, str]) -> Markup:
-    """Render Markdown; ``picture_urls`` are the URLs of the folder's pictures by name.
+    """Render Markdown; ``picture_urls`` maps the names of the folder's pictures to their URLs.
 
     Other pictures are replaced by their alt text, and links to anything but web pages by their link text.
     """
