@@ -21,7 +21,7 @@ from groundling.training.tracking import METRICS
 
 _COLLECTION = "collection.json"  # Describes how a dataset of transitions was collected
 _SPARSE_ROWS = ("validation.jsonl", "probes.jsonl", "samples/train.jsonl")
-"""Files with rows for some updates; `METRICS` has a row for every update."""
+"""Files with rows for only some updates; `METRICS` has a row for every update."""
 
 
 @dataclass(frozen=True)

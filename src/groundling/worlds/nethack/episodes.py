@@ -41,7 +41,7 @@ class BaselineAgent:
 
 
 class PolicyAgent:
-    """An agent that follows a policy, with a memory for each env; ``view`` selects what it sees of nle's arrays."""
+    """An agent that follows a policy, with a memory for each env; ``view`` selects the parts of nle's arrays it sees."""
 
     def __init__(self, policy: Policy, deterministic: bool = False, seed: int = 0, view: View | None = None) -> None:
         if not isinstance(policy, NetHackPolicy):
@@ -154,7 +154,7 @@ def play(
     scores: MessageScores | None = None,
 ) -> Iterator[Game]:
     """Play the first ``num_episodes`` held-out episodes, and yield each when it ends. Every env plays a fixed share of
-    them, so that short episodes are not favoured. ``seed`` seeds rule-based agents.
+    them, so that short episodes are not favoured. ``seed`` seeds the baselines.
     """
     envs = [make_task(task, **recording_in(args, f"env-{env:04}")) for env in range(min(num_envs, num_episodes))]
     present: dict[int, Game] = {}

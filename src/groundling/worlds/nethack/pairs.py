@@ -67,7 +67,7 @@ def record(
     killed, repeating the call replays the unfinished episode and continues.
 
     Args:
-        folder: The dataset's folder: missing, empty, or written by the same call.
+        folder: The dataset's folder, which must be missing, empty, or written by an identical call.
         players: Identities of the agents. A recording can only be continued with the same agents.
         stride: Number of steps per kept segment; at least ``segment_length``.
         screens: Record the terminal and info/character in addition to message, blstats and rewards.

@@ -47,7 +47,7 @@ class WritingConfig(WorldConfig):
     replacement: bool = True
     """Sample the prompts with replacement (as in RL4LMs), instead of in epochs that contain every prompt once."""
     max_prompt_length: Annotated[int | None, Ge(1), OfEvaluation] = 128
-    """Maximum number of tokens in a prompt; longer prompts are truncated. If null, 1,024 or the model's limit."""
+    """Maximum number of tokens in a prompt; longer prompts are truncated. If null, 1,024 or the model's lower limit."""
     prompt_truncation_side: Annotated[Literal["left", "right"], OfEvaluation] = "left"
     """Side on which prompts are truncated."""
     chat: Annotated[bool, OfEvaluation] = False
@@ -162,7 +162,7 @@ class PromptEncoder:
         self._encoder = TextEncoder(tokenizer)
 
     def __call__(self, samples: Sequence[Sample]) -> list[TokenPrompt]:
-        """Return encoded prompts; raise an error if one is empty, or its conversation too long for ``max_prompt_length``."""
+        """Return encoded prompts; raise an error if one is empty, or a conversation is too long."""
         if self._chat is not None:
             conversations = [(self._system if s.system is None else s.system, s.earlier, s.prompt) for s in samples]
             limits = self.max_prompt_length, self._side
@@ -177,7 +177,7 @@ class PromptEncoder:
         return TokenPrompt.unpad(*encoded)
 
     def control_tokens(self, sample: Sample) -> set[str] | None:
-        """Return the control tokens in a pool's template, or None if the sample does not mark the dataset's part."""
+        """Return the control tokens in a pool's template, or None if the sample does not mark the dataset's text."""
         if not sample.data:
             return None
         return self._encoder.spelled(self._encoder.mask_parts(sample.prompt, sample.data))
@@ -247,7 +247,7 @@ def check_prompts(
         if not trained.isdisjoint(asked):
             shared.setdefault(asked, []).append(split)
     if blank:
-        encode(blank)  # spaces may be a prompt, depending on the tokenizer
+        encode(blank)  # whether spaces alone are a valid prompt depends on the tokenizer
     for asked, names in shared.items():
         both, where = [one for one in asked if one in trained], " and ".join(names)
         warn_caller(
