@@ -41,7 +41,7 @@ class BaselineAgent:
 
 
 class PolicyAgent:
-    """An agent that follows a policy, with a memory for each env; ``view`` selects the parts of nle's arrays it sees."""
+    """An agent that follows a policy, with a memory for each env; ``view`` selects its part of nle's arrays."""
 
     def __init__(self, policy: Policy, deterministic: bool = False, seed: int = 0, view: View | None = None) -> None:
         if not isinstance(policy, NetHackPolicy):

@@ -162,8 +162,8 @@ def control_table(settings: Mapping[str, Any], evaluations: Mapping[str, Mapping
         "Precision is the share of episodes with any interaction in which the first object that the agent interacts "
         "with is the mission's. Swapped: the mission names a different object in the room, which then counts as the "
         "mission's; an agent that reads it goes there and fails. In the other suites, the mission does not name the "
-        "object, or its letters or words are changed; the env's target counts as the mission's, and an agent that reads "
-        "can only guess. The expert sees the full state and the env's target, and does not read the mission.",
+        "object, or its letters or words are changed; the env's target counts as the mission's, and an agent that "
+        "reads the mission can only guess. The expert sees the full state and the env's target, but no mission.",
     )
 
 

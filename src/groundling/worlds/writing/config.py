@@ -47,7 +47,7 @@ class WritingConfig(WorldConfig):
     replacement: bool = True
     """Sample the prompts with replacement (as in RL4LMs), instead of in epochs that contain every prompt once."""
     max_prompt_length: Annotated[int | None, Ge(1), OfEvaluation] = 128
-    """Maximum number of tokens in a prompt; longer prompts are truncated. If null, 1,024 or the model's lower limit."""
+    """Number of tokens to which longer prompts are truncated. If null, the lower of 1,024 and the model's limit."""
     prompt_truncation_side: Annotated[Literal["left", "right"], OfEvaluation] = "left"
     """Side on which prompts are truncated."""
     chat: Annotated[bool, OfEvaluation] = False
