@@ -176,11 +176,11 @@ class Counters:
         # A run resumed with a lower floor still has the counter for the higher one, so compare the entropy again.
         if entropy >= floor or self.low_entropy_updates < _LOW_ENTROPY_UPDATES:
             return
-        advice = "start again with a higher algorithm.args.entropy_coefficient or a lower learning_rate"
+        advice = "restart with a higher algorithm.args.entropy_coefficient or a lower learning_rate"
         since = f"for {_LOW_ENTROPY_UPDATES} updates while episodes still failed: it no longer explores"
         if self.low_entropy_updates >= self.update:  # low from the start, which a lower learning rate cannot change
             advice = policy.exploration_advice() or advice
-            since = "from the first update on, while episodes failed: it never explored"
+            since = "from the first update onward, while episodes failed: it never explored"
         below = f"the policy's entropy was below world.entropy_floor={floor} {since}"
         raise RunError(f"{below}. To fix this, {advice}; or set world.entropy_floor=0 to continue anyway")
 
@@ -215,7 +215,7 @@ class ShapedReturns:
             self.sums += np.stack([rewards[t], rewards[t] - unshaped[t]])
             ended.append(self.sums[:, done])
             self.sums[:, done] = 0
-        if rollout.groups is not None:  # unfinished episodes are included up to here
+        if rollout.groups is not None:  # including unfinished episodes up to this point
             ended.append(self.sums[:, ~rollout.dones.any(0).numpy()])
         sums = np.concatenate(ended, axis=1)  # (2, number of episodes)
         return {

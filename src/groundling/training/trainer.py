@@ -143,7 +143,7 @@ class Trainer:
         parts = rollout.part_means()
         # The displayed return is the env's if it provides a reward; the progress bar also shows the other rewards.
         others = {k: v for k, v in parts.items() if "env" in self.world.spec.evidence and k != "reward/env"}
-        others |= {name: figures[name] for name in ("accuracy",) if name in figures}  # of preferences
+        others |= {name: figures[name] for name in ("accuracy",) if name in figures}  # when learning preferences
         if not self.counters.episodes and not {"accuracy", "probability"} & figures.keys():  # not when cloning
             others["no episode has ended, reward per step"] = rollout.rewards.mean().item()
         progress.finish_update(episodes, self.counters.step, others)
@@ -214,7 +214,7 @@ class Trainer:
     def _check_processes(self) -> None:
         world, size = self.config.world, self.processes.size
         if world.num_rows < size:
-            raise ConfigError(f"world.{world.ROWS}={world.num_rows} is too few: each of the {size} processes needs one")
+            raise ConfigError(f"world.{world.ROWS}={world.num_rows} is too few for {size} processes: each needs one")
         if self.config.model.fsdp and size == 1:
             raise ConfigError(
                 "model.fsdp=true shards the layers over several processes, but there is only one: use torchrun "

@@ -124,7 +124,7 @@ def _trained(folder: Path) -> Iterator[CheckResult]:
 
 
 def _rows_of_checkpoint(folder: Path, path: Path, steps: Mapping[int, int]) -> Iterator[CheckResult]:
-    """Check that the rows of metrics match the digest that a checkpoint recorded."""
+    """Check that the rows of metrics match the digest in a checkpoint."""
     update, step = int(path.name), checkpoint.step_of(path)
     weights = shlex.quote(f"model.path={path}")
     advice = f"restore the file from a backup, or start a new run from these weights: {weights} run_dir=NEW"

@@ -90,7 +90,7 @@ def number(value: float, width: float = 0.0) -> str:
 
 @dataclass(frozen=True)
 class Played:
-    episodes: Sequence[Episode]  # in the order of their numbers
+    episodes: Sequence[Episode]  # ordered by number
     whole: Mapping[str, float] = field(default_factory=dict)  # corpus-level metrics, such as BLEU
 
     def figures(self) -> dict[str, Figure]:
@@ -151,7 +151,7 @@ class Frame:
     action: str | None = None  # The chosen action; None at the end
     probabilities: Mapping[str, float] | None = None  # Action probabilities; None if the agent has none
     prompt: str | None = None  # The prompt that the model read, if it was kept
-    mark: Literal["", "named", "other"] = ""  # At the first interaction, the kind of object
+    mark: Literal["", "named", "other"] = ""  # Set at the first interaction: the kind of object
     screen: Text | None = None  # Terminal view; if None, the lines are shown
     is_notable: bool = True  # Print the lines when the output is not a terminal
     summary: Summary | None = None  # Outcome, at the end of an episode

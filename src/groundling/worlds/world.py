@@ -98,7 +98,7 @@ _ANY_RULES = [["a", 1.0]]  # Rules, valid in any world, for a judge whose answer
 
 
 class CannotPlay(ConfigError):
-    """A baseline cannot play in this world, so evaluations skip it."""
+    """Raised if a baseline cannot play in a world; evaluations skip it."""
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,7 @@ def features(observations: Sequence[Observation], view: View) -> NetHackObservat
 def make_agent(
     player: Player, args: Mapping[str, Any], *, deterministic: bool, seed: int
 ) -> BaselineAgent | PolicyAgent:
-    """Return an agent that plays as ``player`` in many envs; ``args`` are the task's, and ``seed`` is for sampling."""
+    """Return an agent that plays as ``player`` in many envs, given the task's ``args`` and a seed for sampling."""
     if player.policy is None:
         return BaselineAgent(BASELINES[player.name])
     return PolicyAgent(player.policy, deterministic, seed, View.of(args))

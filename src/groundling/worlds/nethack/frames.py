@@ -269,7 +269,7 @@ def _pictures(sample: Mapping[str, Any], scores: MessageScores | None) -> list[F
     steps = play_steps(lambda shown: next(replayed), sample["task"], args, sample["seed"], scores)
     frames = []
     with closing(steps):
-        for step in islice(steps, len(actions) + 1):  # no action is left for the last one
+        for step in islice(steps, len(actions) + 1):  # stop before an action after the last is requested
             if step.step in chosen:
                 frames.append(Frame([step.figures_line()], partial(np.asarray, step.screen.image())))
     is_same = step.ended and step.step == len(actions)

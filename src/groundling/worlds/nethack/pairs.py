@@ -195,7 +195,7 @@ class _Recording:
             character = str(self.description["task_args"].get("character", _CHARACTER))
             info["character"] = np.full(info["steps"].shape, character)
         whole = self._partial / "pairs"
-        shutil.rmtree(whole, ignore_errors=True)  # left by a process that was killed here
+        shutil.rmtree(whole, ignore_errors=True)  # left if a process was killed at this point
         MessagePairs.create(whole, data, info, format)
         self._describe(whole)
         whole.rename(self.folder)

@@ -38,8 +38,8 @@ class TextConfig(WorldConfig):
 
     id: str = "text"
     env: Annotated[str, OfEvaluation, CommandLineOnly.when(lambda env: env.startswith(PREFIX))]
-    """Any BabyAI or MiniGrid env that is registered with Gymnasium, your own text env, or openenv:URL, the env of an
-    OpenEnv server."""
+    """Any BabyAI or MiniGrid env that is registered with Gymnasium, your own text env, or openenv:URL for the env of
+    an OpenEnv server."""
     args: Annotated[dict[str, Any], OfEvaluation] = {}
     """Keyword arguments of the env, such as task or num_dists."""
     num_envs: Annotated[int, Ge(1)] = 32

@@ -95,7 +95,7 @@ def _append(folder: Path, first: int, last: int, rows: dict[str, list[dict[str, 
     for split in reversed(rows):
         table = pa.Table.from_pylist(rows[split], schema=schema())
         path = folder / "data" / f"{split}-{first:08d}-{last:08d}.parquet"
-        for stale in path.parent.glob(f"*{split}-{first:08d}-*"):  # left by a process that was killed here
+        for stale in path.parent.glob(f"*{split}-{first:08d}-*"):  # left if a process was killed at this point
             stale.unlink()
         replace_file(path, partial(pq.write_table, table, compression="zstd"))
 

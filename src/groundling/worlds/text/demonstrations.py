@@ -58,7 +58,7 @@ class Demonstrations(Collector):
 
     Raises:
         ConfigError: The dataset is missing, or is incompatible with the actions or the history.
-        RunError: Its files cannot be read.
+        RunError: The dataset's files cannot be read.
     """
 
     def __init__(

@@ -36,7 +36,7 @@ class Suite:
     needs_env: bool = False  # an env must be created to check if the suite applies
 
     def changes(self, config: TextConfig) -> list[str | Mapping[str, Any]]:
-        """Return overrides for `config.compose.changed`; raise if an action has no synonym or translation."""
+        """Return overrides for `config.compose.changed`; raise an error if an action has no synonym or translation."""
         if self.synonyms:
             usual = ACTIONS[check_language(config.language)]
             others = dict(zip(usual, self.synonyms[config.language], strict=True))
@@ -141,7 +141,7 @@ def control_table(settings: Mapping[str, Any], evaluations: Mapping[str, Mapping
         rows = [
             [names[suite], *(_share(one.get(name), "success") for name in agents)] for suite, one in played.items()
         ]
-        note = "The table shows success rates. If the agent reads its mission, changing the mission lowers its success."
+        note = "The table shows success rates. If the agent reads its mission, changing the mission lowers them."
         return ReportTable(title, [[("mission", 1), *((name, 1) for name in agents)]], rows, note)
     header = [
         [("", 1), *((name, 2) for name in agents), ("", 1)],
@@ -163,7 +163,7 @@ def control_table(settings: Mapping[str, Any], evaluations: Mapping[str, Mapping
         "with is the mission's. Swapped: the mission names a different object in the room, which then counts as the "
         "mission's; an agent that reads it goes there and fails. In the other suites, the mission does not name the "
         "object, or its letters or words are changed; the env's target counts as the mission's, and an agent that "
-        "reads the mission can only guess. The expert sees the full state and the env's target, but no mission.",
+        "reads the mission can only guess. The expert does not read it, but sees the full state and the env's target.",
     )
 
 

@@ -104,7 +104,7 @@ class WrittenTexts(PoolCollector):
 
 
 class Column(NamedTuple):
-    """A text of a pool in a rollout."""
+    """A pool's text in a rollout."""
 
     sample: Sample  # with the prompt
     text: str

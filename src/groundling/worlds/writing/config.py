@@ -63,7 +63,7 @@ class WritingConfig(WorldConfig):
         return Path(path).stem if isinstance(path, str) else self.pool
 
     def read_prompts(self) -> str:
-        """Read the prompts, use the chat template if they are conversations, and describe the split in one line.
+        """Read the prompts, set ``chat`` if they are conversations, and return a one-line description of the splits.
 
         Raises:
             GroundlingError: The prompts are missing, or in an unsupported format.
@@ -190,7 +190,7 @@ class PromptEncoder:
             return [*self._chat.lead, *self._chat.answers([text])[0]]
         if allowed is not None and (spelled := self._encoder.spelled(text).difference(allowed)):
             warn_caller(
-                f"references of the pool contain control tokens ({', '.join(sorted(spelled))}), which are learned as "
+                f"the pool's references contain control tokens ({', '.join(sorted(spelled))}), which are learned as "
                 "plain text: remove them; an end token is added to each reference automatically"
             )
             return self._encoder.encode(self._encoder.mask(text, allowed), special_tokens=has_decoder)
@@ -229,8 +229,8 @@ def check_prompts(
     config: WritingConfig, encode: Callable[[Sequence[Sample]], object], training: Sequence[Sample], validated: bool
 ) -> None:
     """Raise `GroundlingError` if a prompt is empty, and warn if a held-out split contains training prompts. Only splits
-    that are cheap to read are checked: val if training evaluates it (``validated``), and all splits of pools that are
-    files.
+    that are cheap to read are checked: val if training evaluates it (``validated``), and all splits of file-based
+    pools.
     """
     pool = pools.create(config.pool, **config.args)
     splits: list[Split] = ["val", "test"] if isinstance(pool, FilePool) else ["val"] if validated else []
