@@ -117,7 +117,7 @@ def test_an_actions_index_must_be_its_own() -> None:
     row = {"goal": "", "descriptions": [["it"]], "past_actions": [], "actions": ["go", "stay"], "action": "stay"}
     row |= {"reward": 0.0, "done": True, "log_prob": None, "tools": None}
     _ROWS.validate_python([row | {"action_index": 1}])
-    with pytest.raises(ValidationError, match="action_index must be that of action, 'stay', in actions"):
+    with pytest.raises(ValidationError, match="action_index must be the index of action, 'stay', in actions"):
         _ROWS.validate_python([row | {"action_index": 0}])
 
 

@@ -262,7 +262,7 @@ def test_a_policy_that_never_explored_gets_specific_advice(args: dict[str, Any],
     config.world = TextConfig(env="test/Hasty-v0", args=hasty, num_envs=4, num_steps=8, entropy_floor=10.0)
     config.policy.args.update(args)
     config.training.steps = 6 * 32
-    with pytest.raises(RunError, match=rf"from the first update on, .*: it never explored\. .*{advice}"):
+    with pytest.raises(RunError, match=rf"from the first update onward, .*: it never explored\. .*{advice}"):
         _train(config)
 
 

@@ -29,7 +29,7 @@ from groundling.runtime.processes import Processes, in_parts
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, keep: bool = True) -> dict[str, torch.Tensor]:
-    """Return the state's tensors by ``<parameter>.<name>`` (none unless ``keep``); all processes must call this."""
+    """Return the state's tensors, keyed ``PARAMETER.NAME`` (empty without ``keep``); all processes must call this."""
     refused = f"the optimizer {type(optimizer).__name__} cannot be saved in a checkpoint, unlike torch.optim.AdamW"
     tensors = {}
     for index, entry in optimizer.state_dict()["state"].items():
@@ -45,7 +45,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, keep: bool = True) -> di
 
 
 def changed_settings(optimizer: torch.optim.Optimizer, initial: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the settings of each group that the optimizer has changed since ``initial``, such as step counts."""
+    """Return, for each group, the settings that the optimizer has changed since ``initial``, such as step counts."""
     refused = f"the optimizer {type(optimizer).__name__} cannot be saved in a checkpoint"
     now = settings_of(optimizer)
     if len(now) != len(initial):
@@ -71,12 +71,12 @@ def changed_settings(optimizer: torch.optim.Optimizer, initial: Sequence[Mapping
 
 
 def save_optimizer(tensors: dict[str, torch.Tensor], settings: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Write `optimizer_tensors` and `changed_settings`."""
+    """Write the results of `optimizer_tensors` and `changed_settings` to a file."""
     moments = dict[str, list[str]]()
     for key in sorted(tensors):
         index, _, name = key.partition(".")
         moments.setdefault(index, []).append(name)
-    # Use one entry: safetensors writes several in arbitrary order, and equal states must result in equal files.
+    # Use one entry: safetensors writes several in arbitrary order, but equal states must produce equal files.
     written = json.dumps({"moments": moments, "settings": settings})
     save_file(tensors, path, metadata={"optimizer": written})
 
@@ -127,7 +127,7 @@ def shard(model: ModelConfig, algorithm: str, policy: Policy, processes: Process
     if not isinstance(policy, TokenPolicy):
         raise ConfigError(f"model.fsdp=true needs a text-generating policy: {type(policy).__name__} chooses actions")
     if algorithm == "trpo":
-        raise ConfigError("trpo needs second derivatives, which sharded layers do not provide: remove model.fsdp")
+        raise ConfigError("trpo needs second derivatives, which sharded layers do not support: remove model.fsdp")
     for name, value in {"load_in_4bit": False, "compile": False, "device_map": None}.items():
         if (given := getattr(model, name)) != value:
             raise ConfigError(f"model.fsdp=true cannot be combined with model.{name}={given}: remove one of them")
@@ -137,8 +137,8 @@ def shard(model: ModelConfig, algorithm: str, policy: Policy, processes: Process
 class Shards:
     """The sharded layers of a policy's language models (PyTorch's `fully_shard`; ZeRO, arXiv 1910.02054).
     While the policy learns, a layer's weights are gathered only while it computes, and gradients and optimizer states
-    stay sharded. At all other times the weights are whole, because the processes generate texts of different lengths,
-    and only the main process evaluates and saves. Parameters outside the layers (embeddings, heads, …) stay whole.
+    stay sharded. At all other times, the weights are unsharded, because processes generate texts of different lengths,
+    and only the main process evaluates and saves. Parameters outside the layers (embeddings, …) are never sharded.
     """
 
     def __init__(self, policy: TokenPolicy, processes: Processes) -> None:
@@ -173,7 +173,7 @@ class Shards:
             layer.set_reshard_after_forward(True)
             layer.reshard()
         with warnings.catch_warnings():
-            # A view must not be modified in place; nothing here does so.
+            # The warning concerns modifying a view in place, which does not happen here.
             warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
             yield
         self.gather()
@@ -186,7 +186,7 @@ class Shards:
 
 
 def _layers_of(model: PreTrainedModel) -> list[nn.Module]:
-    """Return the blocks that Transformers keeps on one device; they must not share weights with anything else."""
+    """Return the blocks that Transformers keeps on one device; they must not share weights with other modules."""
     kinds = set(model._no_split_modules or ())
     layers = {name: module for name, module in model.named_modules() if type(module).__name__ in kinds}
     places: dict[nn.Parameter, set[str]] = {}

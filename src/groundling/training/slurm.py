@@ -58,7 +58,7 @@ class Job:
 def submit(text: str, folder: Path) -> str:
     """Submit a job and return its ID; the job file is kept under this ID next to the logs in ``folder``."""
     if shutil.which("sbatch") is None:
-        raise RunError("sbatch is not on PATH: run this on a node of the cluster, or show the job with --dry-run")
+        raise RunError("sbatch is not on PATH: run this on a cluster node, or show the job with --dry-run")
     file = folder / f"submission-{time.time_ns()}.sh"
     folder.mkdir(parents=True, exist_ok=True)
     file.write_text(text, encoding="utf-8")
@@ -152,8 +152,8 @@ def job_file(
 
 @contextmanager
 def time_limit(has_advanced: Callable[[], bool]) -> Iterator[Callable[[], bool]]:
-    """Treat the signal before a job's time limit like Ctrl-C; yield a function that returns True from then on.
-    Outside of the training loop, for example while a model is loading, `TimeIsUp` ends the process instead. The job is
+    """Treat the signal sent before the time limit like Ctrl-C; yield a function that returns True once it has arrived.
+    Outside the training loop, for example while a model is loading, `TimeIsUp` ends the process instead. The job is
     then requeued only if ``has_advanced()``; a job that never advances would be requeued forever.
     """
     came = False

@@ -29,7 +29,7 @@ from groundling.policies.policy import Policy
 from groundling.worlds.episode import Episode
 from groundling.worlds.world import Collector
 
-METRICS = "metrics.jsonl"  # A run's metrics by update, in its folder
+METRICS = "metrics.jsonl"  # Metrics of each update, in the run's folder
 _SAMPLED_UPDATES = 50  # Number of updates with samples, in addition to the first
 _SAMPLES = 4  # Samples per update
 
@@ -40,7 +40,7 @@ def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
 
 class Tracker:
     """Append to ``metrics.jsonl`` and ``tensorboard/`` from the update at which a run resumes.
-    Both are on disk when a method returns. TensorBoard discards steps that a resumed run writes again. PyTorch's
+    Each call flushes both to disk. TensorBoard discards steps that a resumed run writes again. PyTorch's
     ``SummaryWriter`` would write in a thread, up to two minutes later, and would not report a full disk.
     """
 
@@ -176,13 +176,13 @@ class Counters:
         # A run resumed with a lower floor still has the counter for the higher one, so compare the entropy again.
         if entropy >= floor or self.low_entropy_updates < _LOW_ENTROPY_UPDATES:
             return
-        advice = "start again with a higher algorithm.args.entropy_coefficient or a lower learning_rate"
+        advice = "restart with a higher algorithm.args.entropy_coefficient or a lower learning_rate"
         since = f"for {_LOW_ENTROPY_UPDATES} updates while episodes still failed: it no longer explores"
         if self.low_entropy_updates >= self.update:  # low from the start, which a lower learning rate cannot change
             advice = policy.exploration_advice() or advice
-            since = "from the first update on, while episodes failed: it never explored"
+            since = "from the first update onward, while episodes failed: it never explored"
         below = f"the policy's entropy was below world.entropy_floor={floor} {since}"
-        raise RunError(f"{below}. To fix it, {advice}; or set world.entropy_floor=0 to continue anyway")
+        raise RunError(f"{below}. To fix this, {advice}; or set world.entropy_floor=0 to continue anyway")
 
 
 def checked_figures(given: Any, giver: str) -> dict[str, float]:
@@ -197,15 +197,15 @@ def checked_figures(given: Any, giver: str) -> dict[str, float]:
 
 
 class ShapedReturns:
-    """Sum each env's shaped rewards, and the shaping alone, over episodes, which may span several rollouts."""
+    """Sum each env's shaped rewards, and the shaping alone, over episodes that may span several rollouts."""
 
     def __init__(self, num_envs: int) -> None:
         self.sums = np.zeros((2, num_envs))  # sums over the current episodes: shaped rewards, shaping alone
 
     def add(self, rollout: Rollout, shaped: Tensor) -> dict[str, float | None]:
-        """Add a rollout and its rewards including the penalty, ``(num_steps, num_envs)``.
-        Return statistics over the episodes that ended in it or were cut off at its end: ``shaped_return_*`` of the
-        sums, and ``shaping_*`` of the penalty alone. They are None if no episode ended.
+        """Add a rollout, given its rewards with the KL penalty, ``(num_steps, num_envs)``.
+        Return statistics over the episodes that ended in it or were cut off at its end: ``shaped_return_*`` for
+        returns with the penalty, and ``shaping_*`` for the penalty alone. All are None if no episode ended.
         """
         rewards, unshaped = shaped.double().numpy(), rollout.rewards.double().numpy()
         if rollout.groups is not None:  # each rollout starts with new episodes
@@ -215,7 +215,7 @@ class ShapedReturns:
             self.sums += np.stack([rewards[t], rewards[t] - unshaped[t]])
             ended.append(self.sums[:, done])
             self.sums[:, done] = 0
-        if rollout.groups is not None:  # unfinished episodes are included up to here
+        if rollout.groups is not None:  # including unfinished episodes up to this point
             ended.append(self.sums[:, ~rollout.dones.any(0).numpy()])
         sums = np.concatenate(ended, axis=1)  # (2, number of episodes)
         return {
@@ -226,8 +226,8 @@ class ShapedReturns:
 
 
 class TrainingProgress:
-    """Show steps, rewards, speed, time left, and the last 100 episodes' return, success rate and first precision.
-    The time left is estimated from whole updates, since the step count only advances during collection.
+    """Show steps, rewards, speed, time left, and the return, success rate and precision of the last 100 episodes.
+    The time left is estimated from completed updates, since the step count only advances during collection.
     """
 
     def __init__(
@@ -259,7 +259,7 @@ class TrainingProgress:
     def finish_update(
         self, episodes: Sequence[Episode], step: int, rewards: Mapping[str, float] | None = None
     ) -> None:
-        """Show the episodes that ended in an update, the steps so far, and the means of other rewards by name."""
+        """Update the display with an update's finished episodes, the steps so far, and the means of other rewards."""
         self._recent.extend(episodes)
         self._rewards = rewards or {}
         self._step = step

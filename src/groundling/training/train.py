@@ -33,7 +33,7 @@ def train(config: Config, console: Console, warn: Callable[[str], None] = warn_c
     """Train or resume the run that ``config`` describes.
 
     Returns:
-        True if the run is complete, False if it was asked to stop (Ctrl-C, SIGTERM).
+        True if the run is complete, False if it was stopped early (Ctrl-C, SIGTERM).
 
     Raises:
         GroundlingError: The run cannot start or resume. The last checkpoint is kept.
@@ -75,7 +75,7 @@ def clone_of(config: Config) -> Config:
 
 
 def _clone(config: Config, processes: Processes, console: Console, warn: Callable[[str], None]) -> Path | None:
-    """Record demonstrations and clone them; return the clone's last checkpoint, or None if it was asked to stop."""
+    """Record demonstrations and clone them; return the clone's last checkpoint, or None if it was stopped early."""
     clone, world, episodes = clone_of(config), world_of(config), config.cloning.episodes
     assert episodes is not None
     check_suits(clone.policy, clone.model, clone.algorithm, world_of(clone))

@@ -63,7 +63,7 @@ class Trainer:
         latest = self.processes.from_main(lambda: self._find_checkpoint())
         world, size = config.world, self.processes.size
         if world.num_rows < size:
-            raise ConfigError(f"world.{world.ROWS}={world.num_rows} is too few: each of {size} processes needs one")
+            raise ConfigError(f"world.{world.ROWS}={world.num_rows} is too few for {size} processes: each needs one")
         if config.model.fsdp and size == 1:
             raise ConfigError(
                 "model.fsdp=true shards the layers over several processes, but there is only one: use torchrun "
@@ -89,7 +89,7 @@ class Trainer:
         self.local_rows = self.processes.share(config.world.num_rows)  # the envs or texts of this process
         self.collector = self.world.collector(self.policy, self.algorithm, self.local_rows)
         self.shaped = ShapedReturns(config.world.num_rows)
-        self.diagnosis: DiagnosisLog | None = None  # in the main process, whose measures would block sharded layers
+        self.diagnosis: DiagnosisLog | None = None  # only in the main process
         self.rows_digest: str | None = None  # Digest of the metrics up to the checkpoint to resume from
         try:
             if (epochs := config.training.epochs) is not None:
@@ -150,8 +150,8 @@ class Trainer:
         parts = rollout.part_means()
         # The displayed return is the env's if it provides a reward; the progress bar also shows the other rewards.
         others = {k: v for k, v in parts.items() if "env" in self.world.spec.evidence and k != "reward/env"}
-        others |= {name: figures[name] for name in ("accuracy",) if name in figures}  # of preferences
-        if not self.counters.episodes and not {"accuracy", "probability"} & figures.keys():  # unlike when cloning
+        others |= {name: figures[name] for name in ("accuracy",) if name in figures}  # when learning preferences
+        if not self.counters.episodes and not {"accuracy", "probability"} & figures.keys():  # not when cloning
             others["no episode has ended, reward per step"] = rollout.rewards.mean().item()
         progress.finish_update(episodes, self.counters.step, others)
         row: dict[str, Any] = {

@@ -21,7 +21,7 @@ from groundling.training.tracking import METRICS
 
 _COLLECTION = "collection.json"  # Describes how a dataset of transitions was collected
 _SPARSE_ROWS = ("validation.jsonl", "probes.jsonl", "samples/train.jsonl")
-"""Files with rows for some updates; `METRICS` has a row for every update."""
+"""Files with rows for only some updates; `METRICS` has a row for every update."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def _trained(folder: Path) -> Iterator[CheckResult]:
 
 
 def _rows_of_checkpoint(folder: Path, path: Path, steps: Mapping[int, int]) -> Iterator[CheckResult]:
-    """Check that the rows of metrics match the digest that a checkpoint recorded."""
+    """Check that the rows of metrics match the digest in a checkpoint."""
     update, step = int(path.name), checkpoint.step_of(path)
     weights = shlex.quote(f"model.path={path}")
     advice = f"restore the file from a backup, or start a new run from these weights: {weights} run_dir=NEW"

@@ -35,13 +35,13 @@ for _world, _texts in read_bundled(Path(__file__).with_name("judging.yaml")).ite
 
 
 def agents() -> dict[str, str]:
-    """Return the names and descriptions of the baselines of all kinds of world, none of which needs a trained run."""
+    """Return the names and descriptions of all worlds' baselines, which do not need a trained run."""
     return {name: about for id in reversed(worlds.in_order()) for name, about in kind(id).baselines.items()}
 
 
 def home_of(agent: str, overrides: Sequence[str]) -> type[World]:
-    """Return the kind of world in which a baseline plays. This is the last registered kind that has the env, task or
-    pool named in the overrides, or else the kind that has a default experiment and lists this baseline first.
+    """Return the kind of world in which a baseline plays: the last registered kind that has the env, task or pool named
+    in the overrides, or else the kind that lists the baseline earliest. Both must have a default experiment.
     """
     homes = [one for one in map(kind, worlds.in_order()) if one.baselines and one.experiment is not None]
     keys = [f"world.{annotation(one, 'config').PLACE}=" for one in homes]

@@ -12,7 +12,7 @@ from groundling.io.row_files import BEFORE_ALL, RowFile, ValidationListener, due
 
 @dataclass(frozen=True)
 class Use:
-    """How the rest of the config uses a world. This determines which of the world's settings have an effect."""
+    """Facts about the rest of the config that determine which of a world's settings have an effect."""
 
     demonstrated: bool = False  # The algorithm learns from a dataset or references
     learns_values: bool = True  # The algorithm learns a value function
@@ -53,7 +53,7 @@ class WorldConfig(Section):
 
 
 def unused_in_play(use: Use) -> dict[str, str]:
-    """Return the keys, shared by all worlds with episodes, that have no effect here, mapped to the reasons."""
+    """Return the keys shared by all worlds with episodes that have no effect, mapped to the reasons."""
     idle = {}
     if not use.learns_values:
         idle["world.bootstrap_truncated"] = "the algorithm does not learn a value function"
@@ -76,8 +76,8 @@ class EvaluationConfig(Section):
 
 
 class ValidationLog:
-    """Evaluates a split before the first update, every ``every`` updates, and after the last one. It drops
-    the rows of ``validation.jsonl`` after ``update``, appends new ones, and sends them to listeners as ``validation/NAME``.
+    """Evaluates a split before the first update, every ``every`` updates, and after the last one. Rows after ``update``
+    are removed from ``validation.jsonl``. New metrics are appended, and sent to listeners as ``validation/NAME``.
     """
 
     def __init__(

@@ -25,9 +25,9 @@ class Episode:
     omitted. During training, ``return`` is the sum of the world's own rewards, or a text's reward."""
     number: int = 0  # Index among the held-out episodes
     about: Mapping[str, str | int] = field(default_factory=dict)  # Seed, task and mission, or a text's sample id
-    record: Any = None  # The world's own record, from which it replays the episode
+    record: Any = None  # World-specific data for replaying the episode
     prediction: Mapping[str, Any] | None = None  # A text and its scores, as a row of ``predictions/``
-    turn: Any = None  # A turn of the episode, drawn at random, if the policy writes turns
+    turn: Any = None  # A random turn of the episode, if the policy generates turns
 
     @property
     def episode_return(self) -> float:
@@ -81,7 +81,7 @@ class Figure:
 
 def number(value: float, width: float = 0.0) -> str:
     """Format a number for a table, with three decimals below 10 and four significant digits otherwise. Numbers below
-    0.001 also have three decimals if the ``width`` of their interval is larger.
+    0.001 have three decimals only if the ``width`` of their interval is at least 0.001.
     """
     if value == 0 or (abs(value) < 10 and max(abs(value), width) >= 0.001):
         return f"{value:z.3f}"
@@ -90,7 +90,7 @@ def number(value: float, width: float = 0.0) -> str:
 
 @dataclass(frozen=True)
 class Played:
-    episodes: Sequence[Episode]  # in the order of their numbers
+    episodes: Sequence[Episode]  # ordered by number
     whole: Mapping[str, float] = field(default_factory=dict)  # corpus-level metrics, such as BLEU
 
     def figures(self) -> dict[str, Figure]:
@@ -106,8 +106,8 @@ class Played:
         return {task: Played([e for e in self.episodes if e.about.get("task") == task]) for task in tasks}
 
     def difference(self, other: "Played") -> tuple[str, Figure] | None:
-        """Return the main metric's name and its mean paired difference with a bootstrap 95% interval, or None without
-        pairs.
+        """Return the main metric's name and its mean paired difference with a bootstrap 95% interval, or None if there
+        are no pairs.
         """
         name = next((name for e in self.episodes for name in e.figures), None)
         if name is None:
@@ -151,7 +151,7 @@ class Frame:
     action: str | None = None  # The chosen action; None at the end
     probabilities: Mapping[str, float] | None = None  # Action probabilities; None if the agent has none
     prompt: str | None = None  # The prompt that the model read, if it was kept
-    mark: Literal["", "named", "other"] = ""  # Set at the first interaction, depending on its object
+    mark: Literal["", "named", "other"] = ""  # Set at the first interaction: the kind of object
     screen: Text | None = None  # Terminal view; if None, the lines are shown
     is_notable: bool = True  # Print the lines when the output is not a terminal
     summary: Summary | None = None  # Outcome, at the end of an episode
@@ -185,7 +185,7 @@ class ReportTable:
     header: Sequence[Sequence[tuple[str, int]]]  # rows of cells, each with the number of columns it spans
     rows: Sequence[Sequence[str]]
     note: str
-    suite: str | None = None  # suite whose metrics precede it; None if it compares several suites
+    suite: str | None = None  # suite whose metrics precede the table; None if it compares several suites
 
 
 @dataclass(frozen=True)

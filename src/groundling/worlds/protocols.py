@@ -162,7 +162,7 @@ class Exhibit(Protocol):
 
     def samples(self, player: Player, played: Played) -> list[dict[str, Any]]:
         """Return the episodes as JSON, in the format that `view` reads. Reports omit those with ``"chosen": false``,
-        which need to contain only the data for replaying them.
+        which only need to contain the data for replaying them.
         """
 
     def view(self, run_dir: Path, sample: Mapping[str, Any]) -> EpisodeView:

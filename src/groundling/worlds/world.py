@@ -32,7 +32,7 @@ class Collector(ABC):
     remaining: float = 1.0
     """Remaining fraction of the training run, from 1 to 0, which schedules use; set before each rollout."""
     reward: RewardSum = RewardSum({})
-    """The loaded reward; empty for datasets and for worlds that compute it themselves."""
+    """The loaded reward; empty for datasets and for worlds that compute rewards themselves."""
 
     @abstractmethod
     def collect(
@@ -98,7 +98,7 @@ _ANY_RULES = [["a", 1.0]]  # Rules, valid in any world, for a judge whose answer
 
 
 class CannotPlay(ConfigError):
-    """A baseline cannot play in this world, so evaluations skip it."""
+    """Raised if a baseline cannot play in a world; evaluations skip it."""
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ class World(ABC):
 
     @classmethod
     def policy_for(cls, place: str, args: Mapping[str, Any] = {}) -> str | None:
-        """Return the policy for an env whose actions the default experiment's policy cannot choose, or None."""
+        """Return the policy for an env whose actions the default experiment's policy cannot choose; otherwise, None."""
         return None
 
     @property
@@ -205,7 +205,7 @@ class World(ABC):
         return self.offers
 
     def settled(self) -> Any:
-        """Return the config, completed with everything from the env that an agent needs if the env is unavailable."""
+        """Return the config with all information that an agent needs when the env is unavailable."""
         return self.config
 
     @property

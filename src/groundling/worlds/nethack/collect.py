@@ -1,4 +1,4 @@
-"""Rollouts of NetHack: one group of envs steps while the policy chooses actions for the other."""
+"""Rollouts of NetHack: one group of envs steps while the policy chooses actions for the other group."""
 
 import copy
 from collections.abc import Callable, Mapping, Sequence

@@ -41,7 +41,7 @@ class BaselineAgent:
 
 
 class PolicyAgent:
-    """An agent that follows a policy, with a memory for each env; ``view`` selects what it sees of nle's arrays."""
+    """An agent that follows a policy, with a memory for each env; ``view`` selects its part of nle's arrays."""
 
     def __init__(self, policy: Policy, deterministic: bool = False, seed: int = 0, view: View | None = None) -> None:
         if not isinstance(policy, NetHackPolicy):
@@ -102,7 +102,7 @@ def features(observations: Sequence[Observation], view: View) -> NetHackObservat
 def make_agent(
     player: Player, args: Mapping[str, Any], *, deterministic: bool, seed: int
 ) -> BaselineAgent | PolicyAgent:
-    """Return an agent that plays as ``player`` in many envs; ``args`` are the task's, and ``seed`` is for sampling."""
+    """Return an agent that plays as ``player`` in many envs, given the task's ``args`` and a seed for sampling."""
     if player.policy is None:
         return BaselineAgent(BASELINES[player.name])
     return PolicyAgent(player.policy, deterministic, seed, View.of(args))
@@ -154,7 +154,7 @@ def play(
     scores: MessageScores | None = None,
 ) -> Iterator[Game]:
     """Play the first ``num_episodes`` held-out episodes, and yield each when it ends. Every env plays a fixed share of
-    them, so that short episodes are not favoured. ``seed`` seeds rule-based agents.
+    them, so that short episodes are not favoured. ``seed`` seeds the baselines.
     """
     envs = [make_task(task, **recording_in(args, f"env-{env:04}")) for env in range(min(num_envs, num_episodes))]
     present: dict[int, Game] = {}

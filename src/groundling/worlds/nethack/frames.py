@@ -37,7 +37,7 @@ class MessageScore:
 
 
 class MessageScores:
-    """A reward model's scores for messages, each computed once, and a reward part's rewards for them."""
+    """A reward model's scores for messages, each computed once, and a reward part's rewards based on them."""
 
     def __init__(self, model: RewardModel, part: RewardModelPart) -> None:
         part.check_normalization(model.normalization)
@@ -90,7 +90,7 @@ _MOST_IN_REPORTS = 20
 def most_frequent(
     messages: Mapping[str, Sequence[Mapping[bytes, int]]], scores: MessageScores | None
 ) -> list[dict[str, Any]]:
-    """Return all agents' most frequent messages and rewards as JSON, from the counts by agent and episode."""
+    """Return all agents' most frequent messages with their rewards as JSON, given the counts by agent and episode."""
     occurrences: dict[str, Counter[bytes]] = {name: Counter() for name in messages}
     for name, played in messages.items():
         for counts in played:
@@ -269,7 +269,7 @@ def _pictures(sample: Mapping[str, Any], scores: MessageScores | None) -> list[F
     steps = play_steps(lambda shown: next(replayed), sample["task"], args, sample["seed"], scores)
     frames = []
     with closing(steps):
-        for step in islice(steps, len(actions) + 1):  # no action is left for the last one
+        for step in islice(steps, len(actions) + 1):  # stop before an action after the last is requested
             if step.step in chosen:
                 frames.append(Frame([step.figures_line()], partial(np.asarray, step.screen.image())))
     is_same = step.ended and step.step == len(actions)

@@ -67,7 +67,7 @@ def record(
     killed, repeating the call replays the unfinished episode and continues.
 
     Args:
-        folder: The dataset's folder: missing, empty, or written by the same call.
+        folder: The dataset's folder, which must be missing, empty, or written by an identical call.
         players: Identities of the agents. A recording can only be continued with the same agents.
         stride: Number of steps per kept segment; at least ``segment_length``.
         screens: Record the terminal and info/character in addition to message, blstats and rewards.
@@ -195,7 +195,7 @@ class _Recording:
             character = str(self.description["task_args"].get("character", _CHARACTER))
             info["character"] = np.full(info["steps"].shape, character)
         whole = self._partial / "pairs"
-        shutil.rmtree(whole, ignore_errors=True)  # left by a process that was killed here
+        shutil.rmtree(whole, ignore_errors=True)  # left if a process was killed at this point
         MessagePairs.create(whole, data, info, format)
         self._describe(whole)
         whole.rename(self.folder)

@@ -47,7 +47,7 @@ class NetHackConfig(WorldConfig):
     bootstrap_truncated: bool = False
     """Bootstrap the value at a time-out (the usual practice), instead of treating it as a termination (Motif)."""
     entropy_floor: Annotated[float, Ge(0), MayChangeOnResume] = 0.001
-    """Stop training if games with a goal fail while the policy's entropy in nats is below this; 0 disables it."""
+    """Stop training if games with a goal fail while policy entropy in nats is below this; 0 disables the check."""
 
     def check(self) -> None:
         if self.env not in TASKS:
@@ -108,7 +108,7 @@ class NetHackWorld(World):
 
     @cached_property
     def message_scores(self) -> frames.MessageScores | None:
-        """Scores for messages from the run's reward model; None if it has none."""
+        """Scores for messages from the run's reward model; None if the run has none."""
         return frames.make_message_scores(self.reward_parts, self.device, self.checkpoint)
 
     def collector(self, policy: Policy, algorithm: Algorithm, rows: slice) -> Collector:

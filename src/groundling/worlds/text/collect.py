@@ -82,7 +82,7 @@ class EnvCollector(Collector):
         memory: Initial memory ``(num_envs, memory_size)`` of a recurrent policy.
         others: Numbers of envs, before and after these, that other processes step. This process draws and discards
             their random numbers, so that an env's random numbers do not depend on the process that steps it.
-        group_size: Number of envs that play the same episodes. If set, a rollout is one episode of each env, and it
+        group_size: Number of envs that play the same episodes. If set, a rollout is one episode of each env, and
             records the groups and which states are equal. If None, rollouts continue unfinished episodes.
         bootstrap: Discount factor for the value of the observation at a time-out (Pardo et al. 2018, arXiv
             1712.00378). If None, a time-out counts as a termination, as in GLAM.
@@ -241,7 +241,7 @@ class EnvCollector(Collector):
         self.envs.load_state_dict(states)
         for name, counts in self._counts.items():
             counts.load_state_dict([state.get(name, {}) for state in states])
-            counts.end(np.flatnonzero(self.envs.at_start()).tolist())  # also of episodes that start again
+            counts.end(np.flatnonzero(self.envs.at_start()).tolist())  # including restarted episodes
 
     def tensors(self) -> dict[str, Tensor]:
         return {} if self.memory is None else {"memory": self.memory}
@@ -259,7 +259,7 @@ class EnvCollector(Collector):
 
 
 def _captions_of(rows: Sequence[tuple[int, str, str, str, int]]) -> Captions:
-    """Return the captions of rows: position among all envs' steps, text, goal, context, and number of occurrences."""
+    """Convert rows of (position among all envs' steps, text, goal, context, number of occurrences) to captions."""
     places, texts, goals, contexts, counts = map(list, zip(*rows, strict=True))
     ids, counted = torch.from_numpy(caption_ids(texts)), torch.tensor(counts, dtype=torch.float32)
     return Captions(lambda rows: [texts[row] for row in rows], goals, ids, counted, torch.tensor(places), contexts)

@@ -38,8 +38,8 @@ class TextConfig(WorldConfig):
 
     id: str = "text"
     env: Annotated[str, OfEvaluation, CommandLineOnly.when(lambda env: env.startswith(PREFIX))]
-    """Any BabyAI or MiniGrid env that is registered with Gymnasium, your own text env, or openenv:URL, the env of an
-    OpenEnv server."""
+    """Any BabyAI or MiniGrid env that is registered with Gymnasium, your own text env, or openenv:URL for the env of
+    an OpenEnv server."""
     args: Annotated[dict[str, Any], OfEvaluation] = {}
     """Keyword arguments of the env, such as task or num_dists."""
     num_envs: Annotated[int, Ge(1)] = 32
@@ -61,8 +61,8 @@ class TextConfig(WorldConfig):
     language: Annotated[str, OfEvaluation] = "english"
     """Language of the descriptions, the mission and the prompt: english or french."""
     history: Annotated[int | None, Ge(1), OfEvaluation] = 3
-    """Number of observations in the prompt, including the current one; 1 keeps prompts short and fast. If null, the
-    prompt contains the whole episode, which is meant for policy.args.prompt=conversation."""
+    """Number of observations in the prompt, including the current one; 1 is fastest. If null, the prompt contains
+    the whole episode, which is meant for policy.args.prompt=conversation."""
     num_workers: Annotated[int, Ge(0), NoEffectOnResults] = 0
     """Number of processes that step the envs, for envs that are slow, crash or hang. If 0, the learner steps them."""
     timeout: Annotated[float, Gt(0), NoEffectOnResults] = 60.0
@@ -75,7 +75,7 @@ class TextConfig(WorldConfig):
     bootstrap_truncated: bool = False
     """Bootstrap the value at a time-out (the usual practice), instead of treating it as a termination (GLAM)."""
     entropy_floor: Annotated[float, Ge(0), MayChangeOnResume] = 0.001
-    """Stop training if the policy's entropy in nats stays below this while episodes still fail; 0 disables this."""
+    """Stop training if the policy's entropy in nats stays below this while episodes fail; 0 disables the check."""
     dataset: str | None = None
     """A folder written by `groundling collect`, from which cloning algorithms (bc) learn instead of the env. A
     training step is then a transition, and an update uses num_envs × num_steps of them."""

@@ -50,7 +50,7 @@ def schema() -> "pyarrow.Schema":
             "actions": texts,  # admissible actions
             "prompt": pa.string(),
             "action": pa.string(),
-            "action_index": pa.int32(),  # null if any text is an action
+            "action_index": pa.int32(),  # null if actions are free text
             "reward": pa.float32(),  # from the env
             "done": pa.bool_(),
             "success": pa.bool_(),  # of the whole episode
@@ -81,7 +81,7 @@ def _begin(folder: Path, description: dict[str, Any], splits: Sequence[str]) -> 
     files = "\n".join(f"  - split: {split}\n    path: data/{split}-*.parquet" for split in splits)
     agent, env = description["agent"], description["world.env"]
     card = _CARD.format(splits=files, agent=agent, env=env, description=DESCRIPTION)
-    # Written first, since a folder without it is treated as someone else's.
+    # Written first, since a folder without it is not recognised as a dataset.
     write_atomically(folder / DESCRIPTION, json.dumps(description, indent=1, ensure_ascii=False) + "\n")
     write_atomically(folder / "README.md", card)
     (folder / "data").mkdir(exist_ok=True)
@@ -95,7 +95,7 @@ def _append(folder: Path, first: int, last: int, rows: dict[str, list[dict[str, 
     for split in reversed(rows):
         table = pa.Table.from_pylist(rows[split], schema=schema())
         path = folder / "data" / f"{split}-{first:08d}-{last:08d}.parquet"
-        for stale in path.parent.glob(f"*{split}-{first:08d}-*"):  # left by a process that was killed here
+        for stale in path.parent.glob(f"*{split}-{first:08d}-*"):  # left if a process was killed at this point
             stale.unlink()
         replace_file(path, partial(pq.write_table, table, compression="zstd"))
 

@@ -39,7 +39,7 @@ class _Row(BaseModel):
         if len(self.past_actions) != len(self.descriptions) - 1:
             raise ValueError("past_actions must have one element fewer than descriptions")
         if self.actions and (self.action_index, self.action) not in [*enumerate(self.actions)]:
-            raise ValueError(f"action_index must be that of action, {self.action!r:.80}, in actions")
+            raise ValueError(f"action_index must be the index of action, {self.action!r:.80}, in actions")
         return self
 
 
@@ -58,7 +58,7 @@ class Demonstrations(Collector):
 
     Raises:
         ConfigError: The dataset is missing, or is incompatible with the actions or the history.
-        RunError: Its files cannot be read.
+        RunError: The dataset's files cannot be read.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class Demonstrations(Collector):
         return indices, torch.tensor(positions) < end
 
     def _observations(self, indices: Sequence[int], rows: Sequence[dict[str, Any]]) -> list[Any]:
-        """Return the rows' observations; if any text is an action, return turns with the action but without tokens."""
+        """Return the rows' observations; if actions are free text, return turns with actions but no tokens."""
         observations = [
             TextObservation(
                 goal=row["goal"],

@@ -132,7 +132,7 @@ StepListener = Callable[[Sequence[int], Sequence[TextObservation], Choice, Step]
 
 
 def held_out_seed_of(num_envs: int) -> Callable[[int, int], int]:
-    """Distribute the held-out episodes over ``num_envs`` envs, so that they do not depend on the number of envs."""
+    """Return a ``seed_of`` for `make_envs` with which the same held-out episodes are played for any ``num_envs``."""
     return lambda env, episode: held_out_seed(episode * num_envs + env)
 
 
@@ -160,7 +160,7 @@ def play(
         observations = step.observations
         for episode in step.episodes:
             env, number = episode.env_index, present[episode.env_index]
-            if number in invalid_turns:  # one entry more than its steps if its env was lost
+            if number in invalid_turns:  # one more entry than steps if the env was lost
                 share = sum(invalid_turns[number]) / len(invalid_turns[number])
                 episode = replace(episode, invalid_actions=share)
             present[env] = number + envs.num_envs

@@ -70,7 +70,7 @@ def read_probes(run_dir: Path) -> list[dict[str, Any]]:
 
 
 class ProbeLog:
-    """Appends the probes' action probabilities to a run's ``probes.jsonl`` after ``update``."""
+    """Appends the probes' action probabilities to a run's ``probes.jsonl``, continuing after ``update``."""
 
     def __init__(self, config: TextConfig, policy: Policy, run_dir: Path, update: int) -> None:
         self._policy = policy
@@ -186,7 +186,7 @@ def _same(picture: np.ndarray | None) -> np.ndarray | None:
 
 def _about_first(first: Mapping[str, Any]) -> str:
     if first["target"] == "none":
-        return "The agent interacted with no object."
+        return "The agent did not interact with any object."
     which = "which is named in the mission" if first["target"] == "named" else "which is not named in the mission"
     when = f", at step {first['step']}" if first.get("step") else ""
     return f"First interaction: with {first.get('thing') or 'an object'}, {which}{when}."
@@ -272,7 +272,7 @@ def replay(
 
 
 def drawing_env(config: TextConfig, seed: int) -> TextVectorEnv:
-    """Create an env whose episodes all have this seed, and which renders pictures if it can."""
+    """Create an env that uses this seed for every episode, and renders pictures if it can."""
     config = config.model_copy(update={"num_workers": 0})
     envs = make_envs(config, 1, lambda env, episode: seed)
     if "rgb_array" in envs.envs[0].metadata.get("render_modes", ()):

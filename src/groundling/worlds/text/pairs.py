@@ -28,7 +28,7 @@ def context(observation: TextObservation) -> str:
 
 
 def caption_in_context(observation: TextObservation, action: str) -> str:
-    """Return the text from which a reward model that was distilled from this world's pairs scores an action."""
+    """Return the text that a reward model distilled from this world's pairs reads to score an action."""
     return in_context(context(observation), caption(observation, action))
 
 

@@ -36,7 +36,7 @@ class Suite:
     needs_env: bool = False  # an env must be created to check if the suite applies
 
     def changes(self, config: TextConfig) -> list[str | Mapping[str, Any]]:
-        """Return overrides for `config.compose.changed`; raise if an action has no synonym or translation."""
+        """Return overrides for `config.compose.changed`; raise an error if an action has no synonym or translation."""
         if self.synonyms:
             usual = ACTIONS[check_language(config.language)]
             others = dict(zip(usual, self.synonyms[config.language], strict=True))
@@ -141,7 +141,7 @@ def control_table(settings: Mapping[str, Any], evaluations: Mapping[str, Mapping
         rows = [
             [names[suite], *(_share(one.get(name), "success") for name in agents)] for suite, one in played.items()
         ]
-        note = "The table shows success. If the agent reads its mission, success is lower under a changed mission."
+        note = "The table shows success rates. If the agent reads its mission, changing the mission lowers them."
         return ReportTable(title, [[("mission", 1), *((name, 1) for name in agents)]], rows, note)
     header = [
         [("", 1), *((name, 2) for name in agents), ("", 1)],
@@ -161,14 +161,14 @@ def control_table(settings: Mapping[str, Any], evaluations: Mapping[str, Mapping
         rows,
         "Precision is the share of episodes with any interaction in which the first object that the agent interacts "
         "with is the mission's. Swapped: the mission names a different object in the room, which then counts as the "
-        "mission's; an agent that reads goes to it and fails. In the other suites, the mission does not name the "
-        "object, or its letters or words are changed; the env's target counts as the mission's, and an agent that reads can "
-        "only guess. The expert sees the full state and the env's target, and does not read the mission.",
+        "mission's; an agent that reads it goes there and fails. In the other suites, the mission does not name the "
+        "object, or its letters or words are changed; the env's target counts as the mission's, and an agent that "
+        "reads the mission can only guess. The expert does not read it, but sees the full state and the env's target.",
     )
 
 
 def _without_control(env: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the settings that determine an env's observations and goals, without the control of its missions."""
+    """Return the settings that determine an env's observations and goals, except the control of its missions."""
     args = {name: value for name, value in env["args"].items() if name not in ("control", "other_goal")}
     return env["env"], args, env["language"], env["actions"]
 

@@ -21,7 +21,7 @@ from groundling.worlds.writing.config import PromptEncoder
 
 
 class PoolCollector(Collector):
-    """Base class of collectors that read a pool's samples; ``num_texts`` is the total over all processes."""
+    """Base class for collectors that read a pool's samples; ``num_texts`` is the total over all processes."""
 
     def __init__(
         self, order: SampleOrder, encode: PromptEncoder, num_texts: int, local_rows: slice, num_tokens: int
@@ -104,7 +104,7 @@ class WrittenTexts(PoolCollector):
 
 
 class Column(NamedTuple):
-    """A text of a pool in a rollout."""
+    """A pool's text in a rollout."""
 
     sample: Sample  # with the prompt
     text: str
@@ -147,7 +147,7 @@ class References(PoolCollector):
         self._control_tokens = encode.control_tokens(order.samples[0])  # the same for all samples of a pool
 
     def lacking(self, sample: Sample) -> str | None:
-        """Return what a sample lacks, or None if it can be learned from."""
+        """Return the name of the missing part of a sample, or None if it can be learned from."""
         return None if any(sample.references) else "reference"
 
     def columns(self, samples: Sequence[Sample], epochs: Sequence[int]) -> list[Column]:
@@ -206,7 +206,7 @@ class References(PoolCollector):
     def _tokens(self, text: str) -> list[int]:
         tokenizer = self._encode.tokenizer
         ids = self._encode.target(text, self._has_decoder, self._control_tokens)
-        last = ids[-2:] if self._has_decoder else []  # mBART writes the language after its end token
+        last = ids[-2:] if self._has_decoder else []  # mBART puts the language token after the end token
         if tokenizer.eos_token_id in last:
             ids[-2:] = [self._end_token if token == tokenizer.eos_token_id else token for token in last]
         else:
@@ -277,7 +277,7 @@ def check_room(writer: TokenPolicy, prompt: int, text: int) -> None:
 
 
 def _figures(writing: Writing) -> list[dict[str, float]]:
-    """Return the means over each text's tokens that RL4LMs logs."""
+    """Return each text's token-level means, as logged by RL4LMs."""
     lengths = writing.mask.sum(0)  # (num_texts,)
     quantities = {"log_prob": writing.log_probs, "value": writing.values, "kl": writing.kl}
     means = {name: ((x * writing.mask).sum(0) / lengths).tolist() for name, x in quantities.items() if x is not None}

@@ -47,7 +47,7 @@ class WritingConfig(WorldConfig):
     replacement: bool = True
     """Sample the prompts with replacement (as in RL4LMs), instead of in epochs that contain every prompt once."""
     max_prompt_length: Annotated[int | None, Ge(1), OfEvaluation] = 128
-    """Maximum number of tokens in a prompt; longer prompts are truncated. If null, 1,024 or the model's limit."""
+    """Number of tokens to which longer prompts are truncated. If null, the lower of 1,024 and the model's limit."""
     prompt_truncation_side: Annotated[Literal["left", "right"], OfEvaluation] = "left"
     """Side on which prompts are truncated."""
     chat: Annotated[bool, OfEvaluation] = False
@@ -63,7 +63,7 @@ class WritingConfig(WorldConfig):
         return Path(path).stem if isinstance(path, str) else self.pool
 
     def read_prompts(self) -> str:
-        """Read the prompts, use the chat template if they are conversations, and describe the split in one line.
+        """Read the prompts, set ``chat`` if they are conversations, and return a one-line description of the splits.
 
         Raises:
             GroundlingError: The prompts are missing, or in an unsupported format.
@@ -162,7 +162,7 @@ class PromptEncoder:
         self._encoder = TextEncoder(tokenizer)
 
     def __call__(self, samples: Sequence[Sample]) -> list[TokenPrompt]:
-        """Return encoded prompts; raise an error if one is empty, or its conversation too long for ``max_prompt_length``."""
+        """Return encoded prompts; raise an error if one is empty, or a conversation is too long."""
         if self._chat is not None:
             conversations = [(self._system if s.system is None else s.system, s.earlier, s.prompt) for s in samples]
             limits = self.max_prompt_length, self._side
@@ -177,7 +177,7 @@ class PromptEncoder:
         return TokenPrompt.unpad(*encoded)
 
     def control_tokens(self, sample: Sample) -> set[str] | None:
-        """Return the control tokens in a pool's template, or None if the sample does not mark the dataset's part."""
+        """Return the control tokens in a pool's template, or None if the sample does not mark the dataset's text."""
         if not sample.data:
             return None
         return self._encoder.spelled(self._encoder.mask_parts(sample.prompt, sample.data))
@@ -190,7 +190,7 @@ class PromptEncoder:
             return [*self._chat.lead, *self._chat.answers([text])[0]]
         if allowed is not None and (spelled := self._encoder.spelled(text).difference(allowed)):
             warn_caller(
-                f"references of the pool contain control tokens ({', '.join(sorted(spelled))}), which are learned as "
+                f"the pool's references contain control tokens ({', '.join(sorted(spelled))}), which are learned as "
                 "plain text: remove them; an end token is added to each reference automatically"
             )
             return self._encoder.encode(self._encoder.mask(text, allowed), special_tokens=has_decoder)
@@ -229,8 +229,8 @@ def check_prompts(
     config: WritingConfig, encode: Callable[[Sequence[Sample]], object], training: Sequence[Sample], validated: bool
 ) -> None:
     """Raise `GroundlingError` if a prompt is empty, and warn if a held-out split contains training prompts. Only splits
-    that are cheap to read are checked: val if training evaluates it (``validated``), and all splits of pools that are
-    files.
+    that are cheap to read are checked: val if training evaluates it (``validated``), and all splits of file-based
+    pools.
     """
     pool = pools.create(config.pool, **config.args)
     splits: list[Split] = ["val", "test"] if isinstance(pool, FilePool) else ["val"] if validated else []
@@ -247,7 +247,7 @@ def check_prompts(
         if not trained.isdisjoint(asked):
             shared.setdefault(asked, []).append(split)
     if blank:
-        encode(blank)  # spaces may be a prompt, depending on the tokenizer
+        encode(blank)  # whether spaces alone are a valid prompt depends on the tokenizer
     for asked, names in shared.items():
         both, where = [one for one in asked if one in trained], " and ".join(names)
         warn_caller(

@@ -103,7 +103,7 @@ class TextMeasures:
             results, owners = {**results, **computed}, owners | dict.fromkeys(computed, metric)
         rewards: list[float] | None = None
         if self.reward is not None:
-            # Rewards at every token are computed without post-processing, like training's return_mean.
+            # Per-token rewards are computed without post-processing, like training's return_mean.
             so_far = so_far if per_token else [[text] for text in generations]
             rewarded = self.reward(reward_inputs(samples, so_far, rows if per_token else ()))
             rewards = rewarded.total.sum(0).tolist()
@@ -137,7 +137,7 @@ def write(
     settings: dict[str, Any],
     generator: torch.Generator,
 ) -> list[list[int]]:
-    """Return one text's tokens per prompt, sampled as in training, or by Transformers' generate with ``settings``."""
+    """Return one text's tokens per prompt, sampled as in training or with ``settings`` by Transformers' generate."""
     lm = policy.lm
     if not settings:
         uniforms = torch.rand(len(prompts), num_tokens, dtype=torch.float64, generator=generator)

@@ -25,7 +25,7 @@ class PreferencePairs(References):
 
     def __init__(self, order: SampleOrder, encode: PromptEncoder, num_texts: int, *args: Any) -> None:
         if num_texts % 2:
-            raise ConfigError(f"world.num_texts={num_texts} must be even, because examples have two texts each")
+            raise ConfigError(f"world.num_texts={num_texts} must be even, because each example has two texts")
         super().__init__(order, encode, num_texts, *args)
 
     def lacking(self, sample: Sample) -> str | None:
@@ -49,8 +49,8 @@ class PreferencePairs(References):
 
 
 class Labelled(PreferencePairs):
-    """Collects texts whose reward is their label, 1 or 0. Next to each text, a second column contains another sample's
-    text from the rollout, for KTO's estimate of the KL. A sample with several texts counts as one sample per text.
+    """Collects texts whose reward is their label, 1 or 0. Next to each text, a second column combines its prompt with
+    the text of another sample, for KTO's estimate of the KL. A sample with several texts counts as one sample per text.
     """
 
     def __init__(self, order: SampleOrder, encode: PromptEncoder, num_texts: int, *args: Any) -> None:
@@ -69,7 +69,7 @@ class Labelled(PreferencePairs):
 
 
 def _apart(samples: Sequence[Sample]) -> list[Sample]:
-    """Return a sample for each of the samples' texts."""
+    """Split samples into one sample per text."""
     return [
         replace(
             sample, id=f"{sample.id}-{place}", references=(text,) if good else (), rejected=() if good else (text,)
@@ -81,7 +81,7 @@ def _apart(samples: Sequence[Sample]) -> list[Sample]:
 
 
 OFFLINE: dict[str, type[References]] = {"references": References, "pairs": PreferencePairs, "labels": Labelled}
-"""Collectors by what an algorithm learns from (`Algorithm.learns_from`)."""
+"""Collectors by the kind of data that an algorithm learns from (`Algorithm.learns_from`)."""
 
 
 def held_out(
