@@ -250,13 +250,13 @@ _TASK_KEYS = (
     *("level", "level_id", "level_name", "variation", "variation_idx", "variationIdx"),
 )  # info keys that identify the task in ALFWorld, ScienceWorld, TextWorld and others
 _CHANCE = 0.001  # Upper bound on the probability of a false warning about tasks
-_SHARE = 0.05  # Minimum share of held-out starts that also occur in training for a warning
+_SHARE = 0.05  # Share of held-out starts also seen in training from which a warning is issued
 _SHOWN = 3
 
 
 def compare_splits(id: str, make: Callable[[], gymnasium.Env[Any, Any]]) -> list[str]:
-    """Reset an env with seeds of both splits, and warn about tasks that occur in only one split and about starts that
-    occur in both. Tasks are compared by task id, goal or first observation. ``id`` is used in messages.
+    """Reset an env with seeds of both splits, and return warnings about tasks that occur in only one split and about
+    starts that occur in both. Tasks are compared by task id, goal or first observation. ``id`` is used in messages.
     """
     starts: tuple[list[str], list[str]] = ([], [])
     tasks: dict[str, tuple[Counter[str], Counter[str]]] = {}
@@ -291,7 +291,7 @@ def compare_splits(id: str, make: Callable[[], gymnasium.Env[Any, Any]]) -> list
 
 
 def _one_sided(key: str, met: tuple[Counter[str], Counter[str]], resets: int) -> list[str]:
-    """Warn about tasks that occurred in only one split if this is unlikely to be due to chance. If the splits had the
+    """Return warnings about tasks that occurred in only one split if chance is an unlikely cause. If the splits had the
     same distribution, each of a task's k occurrences would be in either split with probability 1/2, and all of them in
     one split with probability at most 2 · 2⁻ᵏ. For t tasks, the probability of any warning is at most t · 2 · 2⁻ᵏ.
     """

@@ -52,8 +52,8 @@ def make_text_env(id: str, language: str = "english", **args: Any) -> gymnasium.
     ``describe_walls``. Other envs must provide text in English (see `read_text_step`).
 
     ``control`` in ``args`` changes the goal that the agent reads (`groundling.envs.controls`). BabyAI's levels and envs
-    with an argument of this name change it themselves; other envs are wrapped in `ControlledGoal`, whose argument
-    ``function`` is ``other_goal`` in ``args``.
+    with an argument of this name change the goal themselves; other envs are wrapped in `ControlledGoal`, which receives
+    ``other_goal`` from ``args`` as its argument ``function``.
 
     Raises:
         ConfigError: The env or an argument does not exist, or the env does not support the language.
@@ -105,7 +105,7 @@ def name_actions(
     id: str, args: Mapping[str, Any], language: str = "english", given: Sequence[str] | None = None
 ) -> ActionNames:
     """Return the names of an env's actions: ``given`` (the i-th name is for action i) or, for BabyAI and MiniGrid, up
-    to six of GLAM's names. Other envs list their own actions, or accept any text. Raises the same errors as
+    to six of GLAM's names. Other envs list their own actions, or accept any text. Raise the same errors as
     `make_text_env`, and `ConfigError` if the number of names does not match the number of actions.
     """
     check_characters("a name in world.actions", given or ())
@@ -116,7 +116,7 @@ def name_actions(
         if env.takes_any_text or env.own_names is None:
             return ActionNames(() if env.takes_any_text else None, env.num_actions)
         if env.invalid_names is not None:
-            raise ConfigError(f"env {id} cannot name its actions: {env.invalid_names}")
+            raise ConfigError(f"env {id} has invalid action names: {env.invalid_names}")
         if env.names_from is None:
             _warn_of_numbers(id, len(env.own_names))
         given = env.own_names

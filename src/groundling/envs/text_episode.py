@@ -28,14 +28,14 @@ class FirstInteraction:
     __pydantic_config__ = ConfigDict(extra="forbid")
     target: Target  # The ``named`` thing, an ``other`` one, or ``none`` if the agent interacted with nothing
     chance: Annotated[float, Ge(0), Le(1)] | None = None
-    """Probability of picking the named thing in a uniform choice among the things within reach."""
+    """Probability of picking the named thing when choosing uniformly among the things within reach."""
     thing: str | None = None  # Description of the thing
     step: int | None = None  # Number of the action, starting at 1
     named: tuple[str, ...] = ()  # The mission's phrases for the thing, such as ``the red key``, marked in reports
 
     @property
     def figures(self) -> dict[str, float]:
-        """Values whose averages over episodes are rates; ``first_precision`` is absent if there was no interaction."""
+        """Values that average to rates over episodes; ``first_precision`` is absent if there was no interaction."""
         figures = {f"first_{target}": float(self.target == target) for target in get_args(Target)}
         if self.target != "none":
             figures["first_precision"] = figures["first_named"]
@@ -80,7 +80,7 @@ def read_metrics(info: Mapping[str, Any]) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class TextEpisode:
-    """An episode that ended or was cut off, with the data needed to play it again."""
+    """An episode that ended or was cut off, with the data needed to replay it."""
 
     env_index: int
     number: int  # number of episodes that this env had already finished

@@ -212,7 +212,7 @@ def test_an_env_is_inspected_without_a_connection(connect: Connect) -> None:
         ("openenv:file:///etc/passwd", ARGS, "is not a server"),
         (f"openenv:{URL}", {}, "missing .* argument: 'action'"),
         (f"openenv:{URL}", {**ARGS, "names": "2:blue"}, "names must be a mapping, got '2:blue': quote it"),
-        (f"openenv:{URL}", {**ARGS, "admissible": None}, "names does nothing without world.args.admissible"),
+        (f"openenv:{URL}", {**ARGS, "admissible": None}, "names has no effect without world.args.admissible"),
         (f"openenv:{URL}", {**ARGS, "constants": {"door": 1}}, "constants sets 'door', which the agent sets"),
         (f"openenv:{URL}", {**ARGS, "reset": {"seed": 1}}, "reset sets the seed, but each episode has its own"),
         (f"openenv:{URL}", {**ARGS, "max_steps": 0}, "max_steps and timeout of world.args must be positive, got 0"),

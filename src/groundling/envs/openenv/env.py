@@ -19,7 +19,7 @@ from groundling.errors import ConfigError, RunError, warn_caller
 PREFIX = "openenv:"
 _MEGABYTES = 1.0  # Maximum size of a response
 _CONNECT_SECONDS = 10.0
-_MOST_LOSSES = 5  # Maximum number of consecutive losses without a step in between
+_MOST_LOSSES = 5  # Maximum number of losses without a step in between
 _FULL, _REJECTED = "CAPACITY_REACHED", "VALIDATION_ERROR"  # OpenEnv's error codes
 _FIELD = re.compile(r"\{([\w.-]+)\}")
 
@@ -46,7 +46,7 @@ class OpenEnv(gymnasium.Env[dict[str, Any], str]):
         constants: Values of the action's other fields, the same for every action.
         admissible: Field that lists the admissible values of ``action``, or the list itself; None to allow any text.
         names: Names for the values, such as ``{0: up, 1: down}``.
-        goal: The goal, in which ``{field}`` stands for a field at reset. If None, the observation may contain a goal.
+        goal: The goal; ``{field}`` is replaced with a field's value at reset. By default, the observation's goal, if any.
         descriptions: Names of fields, or sentences with ``{field}``. By default, all fields except the goal, the
             actions and the metadata.
         reset: Arguments of every reset, in addition to the seed.
@@ -85,7 +85,7 @@ class OpenEnv(gymnasium.Env[dict[str, Any], str]):
         if isinstance(descriptions, str):
             raise ConfigError(f"world.args.descriptions must be a list, got {descriptions!r:.60}: put it in brackets")
         if names and admissible is None:
-            raise ConfigError("world.args.names does nothing without world.args.admissible, which lists the values")
+            raise ConfigError("world.args.names has no effect without world.args.admissible, which lists the values")
         if action in (constants or {}):
             raise ConfigError(f"world.args.constants sets {action!r}, which the agent sets: remove it")
         if "seed" in (reset or {}):
