@@ -85,7 +85,7 @@ class _GLAMReader:
             why = f"path={self._get(f'{RL}.path')}" if is_test else f"{switches[0]}=true"
             command = TABLE["tests"][switches[0]]
             raise ConfigError(
-                f"{RL}.{why} is for the original's tests, not for training: run {command}; to train, set "
+                f"{RL}.{why} selects the original's tests instead of training: run {command}; to train, set "
                 f"{RL}.path=train_language_agent.py"
             )
 
@@ -273,7 +273,7 @@ class _GLAMReader:
             )
         else:
             self.notes.append(
-                f"{PROCESSES}={count}: to use as many processes, run {command}; one process produces the same results"
+                f"{PROCESSES}={count}: to use that many processes, run {command}; one process produces the same results"
             )
 
     def _note_differences_from_glam(self) -> None:
@@ -285,7 +285,7 @@ class _GLAMReader:
         if not self.is_drrn:
             self.notes.append(
                 "prompts contain the tokenizer's special tokens (T5's </s>), as in the Lamorel version that GLAM "
-                "first used; for prompts as in Lamorel since November 2023, set model.add_special_tokens=false"
+                "first used; to match Lamorel since November 2023, set model.add_special_tokens=false"
             )
         if str(self._get(f"{RL}.name_environment", "")).startswith("BabyAI-Mixed"):
             self.notes.append(
@@ -317,7 +317,7 @@ def _lamorel_writer(entries: Entries) -> Values:
         raise ConfigError(f"{STRINGS} must be a list of strings, as in [turn left], got {texts!r:.80}")
     longest = entries.count(f"{RL}.max_ep_len", WritingConfig.defaults()["num_tokens"], least=0)
     if longest < 1:
-        raise ConfigError(f"{RL}.max_ep_len={longest} leaves no token to generate: use at least 1")
+        raise ConfigError(f"{RL}.max_ep_len={longest} leaves no tokens to generate: use at least 1")
     tokens = entries.count(f"{RL}.steps_per_epoch", 256, least=0)
     values = {
         "world.id": "writing",
@@ -365,8 +365,8 @@ def _lamorel_common(entries: Entries) -> Values:
         "model.add_special_tokens": False,
     }
     entries.notes.append(
-        "prompts contain no special tokens (T5's </s>, Llama's <s>), as in Lamorel since November 2023; for prompts "
-        "as in older versions, set model.add_special_tokens=true"
+        "prompts contain no special tokens (T5's </s>, Llama's <s>), as in Lamorel since November 2023; to "
+        "match older versions, set model.add_special_tokens=true"
     )
     if entries.get(f"{RL}.minibatch_size") is not None:  # a size per model process
         processes = entries.count(PROCESSES, 1, least=0)

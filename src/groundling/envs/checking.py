@@ -40,7 +40,7 @@ class RandomEpisodes:
     texts: dict[str, dict[str, None]] = field(default_factory=lambda: {"goals": {}, "actions": {}, "observations": {}})
     """Distinct strings by kind, in the order of their first occurrence."""
     shown: dict[int, TextObservation] = field(default_factory=dict)
-    """The first observation and a later one with its history, by the number of steps before them."""
+    """The first observation and a later one with its history, keyed by the number of preceding steps."""
     choices: list[TextObservation] = field(default_factory=list)  # some observations with more than one action
     unequal: str = ""  # how a server's episodes with equal seeds differ; empty if they do not
     resumed_after: int = 0  # steps after which an episode was continued in a new env; 0 if none was

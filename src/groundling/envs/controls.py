@@ -13,14 +13,14 @@ from groundling.envs.text_env import read_reset, read_text_step
 from groundling.errors import ConfigError, UnknownEnv, foreign, unknown
 
 CONTROLS = {
-    "swapped": "the prompt states a goal other than the rewarded one; an agent that reads it fails",
-    "dropped": "the prompt contains a generic goal instead of the actual one",
+    "swapped": "the prompt contains a goal other than the rewarded one; an agent that reads it fails",
+    "dropped": "the prompt omits the specifics of the goal",
     "scrambled": "the letters of the goal's content words are shuffled",
     "corrupted": "the goal's content words are replaced with words from other episodes' goals",
 }
 NEUTRAL = "complete the task"  # The goal shown under ``dropped``
 _NO_GOAL = (
-    "it states no goal, so there is nothing to control: return the goal in info['goal'], name its key with "
+    "it has no goal, so there is nothing to control: return the goal in info['goal'], name its key with "
     "world.goal_key, or, if observations contain it, replace it there with a function (--other-goal FILE.py:FUNCTION)"
 )
 _NUM_EPISODES = 64  # Number of other episodes whose goals may be used
@@ -33,7 +33,7 @@ _FUNCTION_WORDS = re.compile(
 )
 
 OtherGoal = Callable[[str, Any, Mapping[str, Any]], str]
-"""Returns a different goal, given an episode's goal, its first observation and info. If the env states no goal, the
+"""Returns a different goal, given an episode's goal, its first observation and info. If the env provides no goal, the
 goal is "", and the function returns the text of each observation with a different goal in it."""
 _functions: dict[str | None, OtherGoal] = {}  # by name
 _in_use: list[str] = []  # names of the functions passed to `using`; the last one applies
@@ -83,7 +83,7 @@ class ControlledGoal(gymnasium.Wrapper[Any, Any, Any, Any]):
         function: Name of the function passed to `using`, which returns the goals that ``swapped`` shows.
 
     Raises:
-        ConfigError: The control is unknown, the env states no goal, or there is no different goal to show.
+        ConfigError: The control is unknown, the env provides no goal, or there is no different goal to show.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], control: str, function: str | None = None) -> None:

@@ -86,14 +86,14 @@ class TextEpisode:
     number: int  # number of episodes that this env had already finished
     seed: int
     mission: str
-    task: str  # the mission's family in an env with several, such as `LocalLevel`; otherwise the env's id
+    task: str  # the task family in an env with several, such as `LocalLevel`; otherwise the env's id
     actions: tuple[int | str, ...]  # indices, or texts if any text is an action
     episode_return: float  # sum of the env's rewards, without scaling or shaping
     success: bool
-    """Read from the last step's info (`groundling.envs.text_env.read_success`). If it has no such key, True if the env
-    ended the episode with a positive reward, as in GLAM. False if the episode was cut off."""
+    """Read from the last step's info (`groundling.envs.text_env.read_success`). If the info has no success key, True if
+    the env ended the episode with a positive reward, as in GLAM. False if the episode was cut off."""
     first: FirstInteraction | None = None  # the first interaction, if the env reports it
-    success_key: str | None = None  # info key that determined success; None if the last reward did, or if cut off
+    success_key: str | None = None  # info key that determined success; None if the last reward did, or after a cut
     invalid_actions: float | None = None  # share of turns with an invalid written action, if actions are written
     metrics: Mapping[str, float] = field(default_factory=dict)  # the env's own (`read_metrics`)
 
@@ -125,8 +125,8 @@ class Step:
 
 
 def random_action(observation: TextObservation, below: Callable[[int], int]) -> int | str:
-    """Draw an action with ``below(n)``, which returns a random integer in [0, n). If any text is an action, draw a
-    word from the observation, which an env is more likely to understand than random characters.
+    """Sample an action with ``below(n)``, which returns a random integer in [0, n). If any text is an action, sample a
+    word from the observation, since an env is more likely to accept it than random characters.
     """
     if observation.actions:
         return int(below(len(observation.actions)))

@@ -182,7 +182,7 @@ def test_the_same_observation_for_ever_is_reported(connect: Connect) -> None:
     env.reset(seed=0)
     env.step("red")
     env.step("red")
-    with pytest.warns(UserWarning, match="showed the same observation for 3 steps"):
+    with pytest.warns(UserWarning, match="returned the same observation for 3 steps"):
         assert env.step("red")[3]
     assert len(server.sent) == 4
 

@@ -8,8 +8,8 @@ The mission determines what counts as an interaction:
 - sequences: the part that must be done first counts; if two parts are joined by "and", either of them counts.
 
 The *things* are the objects that the agent can reach at the start without first moving a thing, unlocking a door, or
-interacting with another thing. Doors are things only in missions to open or go to a door; in other missions, the agent
-may pass through them.
+interacting with another thing. Doors count as things only in missions to open or go to a door; in other missions, the
+agent may pass through them.
 """
 
 import re

@@ -161,7 +161,7 @@ _CACHE_LINE = 64  # bytes
 
 class SharedArrays:
     """One array ``(num_envs, ...)`` per field, in memory that child processes map through the file descriptor ``fd``.
-    If ``fd`` is None, the memory is allocated. It is freed when the processes end, even if they crash.
+    If ``fd`` is None, new memory is allocated. It is freed when the processes end, even if they crash.
     """
 
     def __init__(self, num_envs: int, fd: int | None = None) -> None:

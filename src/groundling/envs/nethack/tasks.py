@@ -45,7 +45,7 @@ class NetHackTask(base.NLE, ABC):
     nle's ``seed`` sets the seeds of the next episode, unless ``reset`` is called with a seed.
 
     ``terminated`` means that the game or the task is over, ``truncated`` that ``max_episode_steps`` was reached; only
-    one of them is set (nle sets ``terminated`` in all cases). Infos have ``end_status``, ``dlvl`` (depth), ``gold``,
+    one of them is set (nle sets ``terminated`` in all cases). Infos contain ``end_status``, ``dlvl`` (depth), ``gold``,
     ``xlvl`` (experience level), ``score``, ``turns`` and ``scout`` (explored squares), even after the game is over.
 
     Args:

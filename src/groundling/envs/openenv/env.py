@@ -145,7 +145,7 @@ class OpenEnv(gymnasium.Env[dict[str, Any], str]):
         if self._first is not None and answer.observation != self._first:
             self._first = None
         elif self._first is not None and truncated:
-            warn_caller(f"{self} showed the same observation for {self._steps} steps")
+            warn_caller(f"{self} returned the same observation for {self._steps} steps")
         return answer.observation, answer.reward, answer.done, truncated, info
 
     def close(self) -> None:
