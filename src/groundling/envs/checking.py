@@ -106,7 +106,7 @@ def check_env(
             played.unequal = error.difference
     else:
         backwards = partial(make, num_envs=2, last=len(played.episodes) - 1)
-        when = "when replayed in reverse order next to another env in the same process"
+        when = "when replayed in reverse order alongside another env in the same process"
         played.resumed_after = _play_again(partial(_refuse, id, when, ""), backwards(), again[::-1], backwards)
         before = os.environ.get("PYTHONHASHSEED")
         other = "2" if before == "1" else "1"

@@ -25,7 +25,7 @@ from groundling.envs.text_env import Reader, TextEnv, check_characters, check_la
 from groundling.errors import ConfigError, UnknownEnv, did_you_mean, foreign, warn_caller
 from groundling.registry import IMPORT, imported_modules
 
-_IMPORTING = ("GymV21Environment-v0", "GymV26Environment-v0")  # these import the module of an id such as ``module:ID``
+_IMPORTING = ("GymV21Environment-v0", "GymV26Environment-v0")  # they import the module in an id such as ``module:ID``
 
 
 def is_server(id: str) -> bool:
@@ -197,8 +197,8 @@ _NAMING = ("action_names", "ACTION_NAMES", "actions", "ACTIONS", "Actions", "get
 
 
 def _own_names(env: gymnasium.Env[Any, Any], count: int) -> tuple[tuple[str, ...], str | None, str | None]:
-    """Return the action names in an attribute of an env or of an env that it wraps, and the attribute's name;
-    otherwise numbers and, if ``action_names`` is invalid, the reason. Other attributes may have an unrelated meaning.
+    """Return the action names, the attribute of the env or of a wrapped env that contains them, and None; otherwise
+    numbers, None and, if ``action_names`` is invalid, the reason. Other attributes may have an unrelated meaning.
     """
     numbers = tuple(f"action {number}" for number in range(count))
     for layer in _layers(env):

@@ -18,7 +18,7 @@ class Mixture(gymnasium.Env[str, str]):
     ``info["task"]`` is the name of the env, so that evaluations also report each env separately.
 
     Args:
-        envs: Maps names to envs: ``env``, an id, and the env's arguments, as in ``{coin: {env: Coin-v0, level: 3}}``.
+        envs: Maps names to ``env`` (an id) and the env's arguments, as in ``{coin: {env: Coin-v0, level: 3}}``.
         train: Names of the envs in which training episodes are played; if None, all. Held-out episodes use all envs.
 
     Raises:

@@ -75,7 +75,7 @@ class _Factory:
         if not isinstance(self.create, gymnasium.Env):
             return self.create(**args)
         if args:
-            raise TypeError("copies of an env object take no arguments: pass its class instead")
+            raise TypeError("copies of an env object accept no arguments: pass its class instead")
         return _copied(self.create)
 
     def __deepcopy__(self, memo: Any) -> "_Factory":  # Gymnasium copies the spec of a wrapped env

@@ -119,9 +119,9 @@ class WorldSpec:
 
 
 GOALS = ("goal", "mission", "objective", "taskDesc", "taskDescription")
-"""Info keys for the goal: ours, TextWorld's, ScienceWorld's, TextWorldExpress's."""
+"""Info keys for the goal: Groundling's, BabyAI's, TextWorld's, ScienceWorld's, TextWorldExpress's."""
 ACTIONS = ("actions", "admissible_commands", "valid_actions", "validActions", "valid", "possible_actions")
-"""Info keys of the admissible actions: ours, TextWorld's, Jericho's, TextWorldExpress's, ScienceWorld's, Lamorel's."""
+"""Info keys for admissible actions: ours, TextWorld's, Jericho's, TextWorldExpress's, ScienceWorld's, Lamorel's."""
 SUCCESSES = (
     *("success", "is_success", "task_success", "tasksuccess"),
     *("won", "win", "victory", "solved", "goal_achieved"),

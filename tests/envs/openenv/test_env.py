@@ -88,7 +88,7 @@ def test_an_action_has_the_servers_type_and_constants(connect: Connect) -> None:
 @pytest.mark.parametrize(
     ("trouble", "message"),
     [
-        (TimeoutError(), "did not answer a step within 60 s"),
+        (TimeoutError(), "did not respond to a step within 60 s"),
         (ConnectionError("refused"), "lost the connection: refused"),
         (json.JSONDecodeError("Expecting value", "<html>" + "x" * 99, 0), "with JSON: '<html>x*'$"),
         (AttributeError("'list' object has no attribute 'get'"), "failed during a step: AttributeError"),

@@ -22,7 +22,7 @@ MESSAGE_LENGTH = 256
 TERMINAL_SHAPE = (24, 80)
 COLOURS = 16
 BLANK = ord(" ")  # fills cells beyond the terminal's edge, in colour 0
-VECTOR_LIMIT = np.float32(5)  # features are clipped to ± this
+VECTOR_LIMIT = np.float32(5)  # features are clipped to ± this limit
 
 _TENTH = (1 / 20, 1 / 10)
 _SCALES: dict[str, tuple[float, float]] = {

@@ -17,7 +17,7 @@ from groundling.errors import ConfigError, RunError, warn_caller
 @dataclass(frozen=True, slots=True)
 class NetHackEpisode:
     env_index: int  # index of the env in the vector
-    number: int  # number of episodes that this env had started before
+    number: int  # number of episodes that this env had previously started
     seed: int
     episode_return: float  # sum of the task's rewards
     length: int  # number of steps

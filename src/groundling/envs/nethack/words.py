@@ -64,9 +64,9 @@ class NetHackWords(gymnasium.Env[str, str]):
     """A text env that describes a `NetHackTask` in sentences. Rewards and episode ends are those of the task.
 
     The sentences are the message, the hero's status, what the hero stands on, what is seen and where (nearest first)
-    and the inventory. ``info["actions"]`` lists phrases for the keys that may have an effect, each of which takes one
-    step of the task: moves towards squares that are not known to be walls, and ``kick``, ``eat``, ``up`` and ``down``
-    if there is something to kick, to eat or to climb; after a question, the answers to it.
+    and the inventory. ``info["actions"]`` lists phrases for the keys that may have an effect; each action takes one
+    step of the task. They are moves towards squares that are not known to be walls, ``search``, ``wait``, and, where
+    they apply, ``kick``, ``eat``, ``go up`` and ``go down``. After a question, they are the answers to it.
 
     At an episode's end, ``info["metrics"]`` contains score, depth, gold, experience level and explored squares.
     ``info["success"]`` is always False in the score task, which has no success criterion.

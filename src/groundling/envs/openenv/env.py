@@ -38,7 +38,7 @@ class OpenEnv(gymnasium.Env[dict[str, Any], str]):
     """An environment that runs on an OpenEnv server. Only JSON is accepted from the server.
 
     Fields of the observation are specified by their path, such as ``prompt``, ``metadata.status`` or
-    ``messages.-1.content``. If the server is lost, the next reset waits for it.
+    ``messages.-1.content``. If the connection is lost, the next reset waits for the server.
 
     Args:
         url: Address of the server, such as ``http://127.0.0.1:8000``.
@@ -51,7 +51,7 @@ class OpenEnv(gymnasium.Env[dict[str, Any], str]):
             actions and the metadata.
         reset: Arguments of every reset, in addition to the seed.
         max_steps: Number of steps after which an episode is truncated.
-        timeout: Seconds to wait for a response, or for a lost server to come back.
+        timeout: Seconds to wait for a response, or for a lost server to become available again.
 
     Raises:
         ConfigError: The package is missing, an argument is invalid, or the server is unreachable or has too few sessions.
@@ -60,7 +60,7 @@ class OpenEnv(gymnasium.Env[dict[str, Any], str]):
     """
 
     remote: ClassVar[bool] = True
-    """The env can be lost even without workers, and equal seeds may produce different episodes."""
+    """The env can be lost even without worker processes, and equal seeds may produce different episodes."""
 
     def __init__(
         self,
@@ -163,7 +163,7 @@ class OpenEnv(gymnasium.Env[dict[str, Any], str]):
         except ConfigError as error:
             if not self._has_answered:
                 raise
-            self._lose(f"did not come back: {error}")
+            self._lose(f"did not become available again: {error}")
 
     def _ask(self, what: str, call: Callable[[], Any]) -> ServerStep:
         """Return a validated response; close the session and raise `EnvLost` if it is missing or invalid."""
@@ -172,11 +172,11 @@ class OpenEnv(gymnasium.Env[dict[str, Any], str]):
             observation, reward, done = result.observation, result.reward, result.done
             json.dumps(observation, allow_nan=False)
         except TimeoutError:
-            self._lose(f"did not answer a {what} within {self._timeout:g} s")
+            self._lose(f"did not respond to a {what} within {self._timeout:g} s")
         except ConnectionError as error:
             self._lose(f"lost the connection: {_line(error)}")
         except json.JSONDecodeError as error:
-            self._lose(f"did not answer a {what} with JSON: {error.doc[:60]!r}")
+            self._lose(f"did not respond to a {what} with JSON: {error.doc[:60]!r}")
         except ValueError:
             self._lose("sent an observation with NaN or infinity")
         except Exception as error:  # from the client, for unexpected frames, or from the connection
