@@ -200,7 +200,7 @@ class ColumnPool(Pool):
             wrong = references if isinstance(prompt, str | list) else prompt
             raise ConfigError(f"prompt and references must be strings, got {wrong!r:.80}")
         if others := {one.get("role") for one in references if isinstance(one, Mapping)} - {"assistant", None}:
-            raise ConfigError(f"{reference} must be an answer, but has roles {others}: move these messages to the prompt")
+            raise ConfigError(f"{reference} must be an answer, but has roles {others}: move these to the prompt")
         references = tuple(one.get("content") if isinstance(one, Mapping) else one for one in references)
         if isinstance(prompt, str):
             return Sample(id, self.prompt_prefix + prompt + self.prompt_suffix, references, meta, data=(prompt,))
