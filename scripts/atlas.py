@@ -30,13 +30,13 @@ date. It lists the trained agents whose results are committed: {rows} rows in {w
 combinations of world, policy, model, algorithm and reward. [combinations.md](combinations.md) lists all valid ones.
 
 - The figure is for held-out episodes or prompts, except in [rl4lms](../results/rl4lms/README.md), where it is the mean
-  reward of the last texts in training, and the baseline that of the first. Values are interquartile means over seeds
-  (means if there are fewer than four; in NetHack, always), with 95% bootstrap intervals. With one seed, the interval is
+  reward of the last texts in training, and the baseline is that of the first. Values are interquartile means over seeds
+  (means for fewer than four seeds, and always in NetHack), with 95% bootstrap intervals. With one seed, the interval is
   over episodes. Intervals over few seeds tend to be too narrow.
 - The baseline is the untrained model if it was evaluated, otherwise random actions.
 - Steps are env steps, transitions (cloning), frames (NetHack) or tokens (writing) of one run.
 - Hours are for one run (the median over seeds), in CPU time if it was recorded, otherwise in wall-clock time, on various
-  machines with other work, some with a GPU.
+  machines, some with a GPU, that also ran other jobs.
 - Rows are comparable only if they belong to the same study. The studies state the limits of their results.
 - Not included: the learning rates tried in [glam-tuning](../results/glam-tuning/README.md), and runs that measure speed,
   faults or memory.

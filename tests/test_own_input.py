@@ -122,7 +122,7 @@ def test_an_actions_index_must_be_its_own() -> None:
 
 
 def test_a_users_message_is_no_reference() -> None:
-    with pytest.raises(ConfigError, match="completion must be an answer, got"):
+    with pytest.raises(ConfigError, match="completion must be an answer, but has roles"):
         Listed(samples=[{"prompt": "q", "completion": _MESSAGES}]).prepare("train")
     assert Listed(samples=[{"prompt": "q", "completion": _MESSAGES[:1]}]).prepare("train")[0].references == ("a",)
 

@@ -148,12 +148,13 @@ def test_lamorels_ppo_on_tokens_is_a_writer(tmp_path: Path) -> None:
     assert (args["epochs"], args["minibatch_size"], args["value_coefficient"]) == (4, 8, 1.0)
     all_notes = "\n".join(notes)
     assert "computed differently from Lamorel's example" in all_notes and "on tokens, which" not in all_notes
+    assert "selects token-level PPO" not in all_notes
     more = [f"{RL}.kl_coef=0.1", f"{RL}.skip_ratio_spikes=true", f"{RL}.task=BabyAI-GoTo-v0"]
     config, notes = read(file, [*words, *more])
     assert config.algorithm.args["kl_coefficient"] == 0.1
     for note in ("kl_coef=0.1", "skip_ratio_spikes: no effect", "task: no effect"):
         assert f"{RL}.{note}" in "\n".join(notes)
-    for given, message in (("strings=turn", "list of strings"), ("max_ep_len=0", "no token to generate")):
+    for given, message in (("strings=turn", "list of strings"), ("max_ep_len=0", "no tokens to generate")):
         with pytest.raises(ConfigError, match=message):
             read(file, [*words, f"{RL}.{given}"])
     _, notes = read(write(tmp_path, "lamorel-ppo"), [*words, f"{RL}.kl_coef=0.1"])

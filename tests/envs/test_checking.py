@@ -41,7 +41,7 @@ def test_an_episode_is_resumed_in_its_middle(which: int, where: str, monkeypatch
 @pytest.mark.parametrize(
     ("id", "args", "message"),
     [
-        ("test/Shared-v0", {"part": "order"}, "next to another env .* random module is shared"),
+        ("test/Shared-v0", {"part": "order"}, "alongside another env .* random module is shared"),
         ("test/Counted-v0", {}, "reverse order.* carry nothing over from earlier episodes"),
     ],
 )

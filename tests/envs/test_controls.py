@@ -131,7 +131,7 @@ def test_an_env_with_its_own_control_keeps_it() -> None:
 
 def test_goals_that_cannot_be_controlled() -> None:
     for control in CONTROLS:
-        with pytest.raises(ConfigError, match=r"states no goal, so there is nothing to control: .*--other-goal"):
+        with pytest.raises(ConfigError, match=r"has no goal, so there is nothing to control: .*--other-goal"):
             make_text_env("test/Silent-v0", control=control).reset(seed=0)
     for control in ("swapped", "corrupted"):
         with pytest.raises(ConfigError, match="64 episodes all have the goal 'repeat the word'"):

@@ -233,7 +233,7 @@ def test_dropped_and_scrambled_missions_name_no_thing(task: str, language: str) 
 
 def test_unsuitable_controls_are_errors() -> None:
     for args in ({"task": "pickup", "num_dists": 0}, {"task": "open"}):
-        with pytest.raises(ConfigError, match=r"had no other thing for the mission .* to name.*num_dists=3"):
+        with pytest.raises(ConfigError, match=r"had no other thing that the mission .* could name.*num_dists=3"):
             make_text_env(_MIXED, control="swapped", **args).reset(seed=0)
     with pytest.raises(ConfigError, match="'swapped'"):
         make_text_env(_MIXED, control="swap")

@@ -96,7 +96,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     *(("recordings", row, "not a recorded round") for row in _ROUNDS),
     ("pools of files", _rows(reference="\ud800"), "half a surrogate pair"),
     ("pools of files", _rows(reference=5), "must be strings, got 5"),
-    *(("pools of the hub", ("daily_dialog", [row]), "has a different format from") for row in _HUB_ROWS),
+    *(("pools of the hub", ("daily_dialog", [row]), "does not have the format") for row in _HUB_ROWS),
     *(("pairs in Parquet", _pairs(content), "") for content in (_NOT_UTF8, _TWO_SHAPES, b"PAR1" * 9)),
     *(("pools of files", _File("parquet", content), "") for content in (_NOT_UTF8, b"PAR1" * 9)),
     ("pairs in Parquet", _labels(_plain([{"preference": 256}] * 2)), ""),

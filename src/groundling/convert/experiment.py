@@ -20,10 +20,10 @@ from groundling.errors import ConfigError
 class Converted:
     """An experiment converted from another system's file."""
 
-    path: Path  # The file
+    path: Path  # The converted file
     values: dict[str, Any]  # Nested config values; other keys keep their defaults
     config: Config  # The complete config
-    notes: list[str]  # Entries that have no effect or a different meaning in Groundling
+    notes: list[str]  # Notes on entries that have no effect or a different meaning in Groundling
 
     def to_yaml(self) -> str:
         """Return the experiment as YAML, with the notes as comments."""
@@ -34,7 +34,7 @@ class Converted:
 
 
 def convert(path: Path, words: Sequence[str] = ()) -> Converted:
-    """Convert a GLAM, Lamorel or RL4LMs file, with overrides of its entries such as ``alg.args.n_steps=128``."""
+    """Convert a GLAM, Lamorel or RL4LMs file after applying overrides such as ``alg.args.n_steps=128`` to it."""
     tree = load(path)
     if {"lamorel_args", "rl_script_args"} & tree.keys():
         values, notes = glam.read(path, tree, words)

@@ -1,6 +1,6 @@
-"""Conversion of GLAM's and Lamorel's Hydra files (``lamorel_args``, ``rl_script_args``) to `Config` values and notes.
+"""Convert GLAM's and Lamorel's Hydra files (``lamorel_args``, ``rl_script_args``) to `Config` values and notes.
 
-These files configure GLAM's PPO, its DRRN agent, or Lamorel's PPO examples, which learn from actions or from tokens.
+These files configure GLAM's PPO, its DRRN agent, or Lamorel's PPO examples at the action or token level.
 """
 
 import math
@@ -20,12 +20,12 @@ FORMAT, TABLE = read_table("glam")
 OPEN = "???"  # Value of an entry that must be set on the command line
 LLM, RL = "lamorel_args.llm_args", "rl_script_args"
 PROCESSES = "lamorel_args.distributed_setup_args.n_llm_processes"
-STRINGS = f"{RL}.strings"  # Texts to generate; files with this entry configure PPO on tokens, without an env
-_REWARD_SCALE = 20  # Factor by which the original's code multiplies the env's reward
+STRINGS = f"{RL}.strings"  # Texts to generate; files with this entry configure token-level PPO, without an env
+_REWARD_SCALE = 20  # Factor by which the original code multiplies the env's reward
 
 
 def read(path: Path, tree: Mapping[str, Any], words: Sequence[str]) -> tuple[Values, list[str]]:
-    """Return a file's values by config key, and notes about entries with no effect or a different meaning here."""
+    """Return a file's values by config key, and notes on entries with no effect or a different meaning here."""
     sections = {key: value for key, value in tree.items() if key != "defaults"}
     reader = _GLAMReader(Entries(path, FORMAT, sections, words))
     reader.note_defaults(tree.get("defaults"))
@@ -42,9 +42,9 @@ class _GLAMReader:
 
     def __init__(self, entries: Entries) -> None:
         self.entries, self.notes = entries, entries.notes
-        # Without a language model, the original's script trains DRRN.
+        # Without a language model, the original script trains DRRN.
         self.is_drrn = self._get(PROCESSES, 1) == 0
-        # Lamorel's PPO on tokens.
+        # Lamorel's token-level PPO.
         self.is_writer = self._get(STRINGS) is not None
         # Lamorel's epochs are updates; GLAM's are passes over a rollout.
         names = ("ppo_epochs", "steps_per_epoch", "strings")
@@ -57,7 +57,7 @@ class _GLAMReader:
         return bool(self._get(f"{RL}.{name}"))
 
     def note_defaults(self, defaults: Any) -> None:
-        """Note that other files in Hydra's defaults list are not read."""
+        """Add a note if Hydra's defaults list contains other files, which are not read."""
         named = map(str, defaults if isinstance(defaults, list) else [defaults])
         own = ("_self_", "None", "override hydra")
         others = [one for one in named if not one.lstrip("{'").startswith(own)]
@@ -65,7 +65,7 @@ class _GLAMReader:
             self.notes.append(f"defaults: other files are not read ({', '.join(others)})")
 
     def refuse_tests(self) -> None:
-        """Raise `ConfigError` for a pickled checkpoint, and for files that configure the original's test script."""
+        """Raise `ConfigError` for a pickled checkpoint, and for files that configure the original test script."""
         if self._get(f"{RL}.loading_path"):
             raise ConfigError(
                 f"{RL}.loading_path is a pickled checkpoint, which Groundling never loads: save the model with "
@@ -77,7 +77,7 @@ class _GLAMReader:
         if is_test:
             switches = switches or ["zero_shot"]
         elif "train" in script:
-            return  # the original's training script reads none of the switches
+            return  # the original training script ignores these switches
         else:
             given = self.entries.overridden
             switches = [name for name in switches if name not in TABLE["shipped_on"] or f"{RL}.{name}" in given]
@@ -85,7 +85,7 @@ class _GLAMReader:
             why = f"path={self._get(f'{RL}.path')}" if is_test else f"{switches[0]}=true"
             command = TABLE["tests"][switches[0]]
             raise ConfigError(
-                f"{RL}.{why} is for the original's tests, not for training: run {command}; to train, set "
+                f"{RL}.{why} selects the original's tests instead of training: run {command}; to train, set "
                 f"{RL}.path=train_language_agent.py"
             )
 
@@ -105,7 +105,7 @@ class _GLAMReader:
                 f"{', '.join(keys)}"
             )
         if self.is_writer and (keys := self.entries.remove(TABLE["not_writer"])):
-            self.notes.append(f"{', '.join(keys)}: no effect here ({STRINGS} selects PPO on tokens, which has no env)")
+            self.notes.append(f"{', '.join(keys)}: no effect here ({STRINGS} selects token-level PPO without an env)")
 
     def check_open(self) -> None:
         """Raise `ConfigError` if a required entry has no value (``???``)."""
@@ -155,7 +155,7 @@ class _GLAMReader:
         return values
 
     def _actions(self) -> list[str]:
-        """Return the action names, translated into French if a French file lists them in English."""
+        """Return the action names, translated into French if the language is French but they are in English."""
         actions = self._get(f"{RL}.action_space")
         if not isinstance(actions, list):
             raise ConfigError(f"{RL}.action_space must be a list, such as [turn_left,go_forward]")
@@ -175,7 +175,7 @@ class _GLAMReader:
         return values
 
     def _identity(self) -> list[str]:
-        """Return parts of the original's folder names, except names and seed; some appear only if not the default."""
+        """Return the parts of the original's folder name between names and seed; some defaults are omitted."""
         parts = []
         if (num_envs := self._get(f"{RL}.number_envs")) is not None:
             parts.append(f"nbr_env_{num_envs}")
@@ -218,7 +218,7 @@ class _GLAMReader:
             if on_cpu:
                 why = "no effect, since use_gpu is off"
             elif not pretrained:
-                why = f"ignored, as the new weights of {LLM}.pretrained=false are created on one device"
+                why = f"ignored, since {LLM}.pretrained=false creates new weights on a single device"
             else:
                 values["model.device_map"] = "auto"
                 return values
@@ -226,7 +226,7 @@ class _GLAMReader:
         return values
 
     def _drrn(self) -> Values:
-        """Return the values of the original's DRRN, which takes a gradient step every four steps of each env."""
+        """Return the values for the original's DRRN, which takes a gradient step every four steps of each env."""
         num_envs = self.entries.count(f"{RL}.number_envs", TextConfig.defaults()["num_envs"], least=0)
         return {
             "policy.id": "drrn",
@@ -273,7 +273,7 @@ class _GLAMReader:
             )
         else:
             self.notes.append(
-                f"{PROCESSES}={count}: to use as many processes, run {command}; one process produces the same results"
+                f"{PROCESSES}={count}: to use that many processes, run {command}; one process produces the same results"
             )
 
     def _note_differences_from_glam(self) -> None:
@@ -285,7 +285,7 @@ class _GLAMReader:
         if not self.is_drrn:
             self.notes.append(
                 "prompts contain the tokenizer's special tokens (T5's </s>), as in the Lamorel version that GLAM "
-                "first used; for prompts as in Lamorel since November 2023, set model.add_special_tokens=false"
+                "first used; to match Lamorel since November 2023, set model.add_special_tokens=false"
             )
         if str(self._get(f"{RL}.name_environment", "")).startswith("BabyAI-Mixed"):
             self.notes.append(
@@ -295,7 +295,7 @@ class _GLAMReader:
 
 
 def _lamorel_ppo(entries: Entries) -> Values:
-    """Return the values of Lamorel's PPO examples, in which an epoch is an update."""
+    """Return the values for Lamorel's PPO examples, in which an epoch is an update."""
     num_envs = entries.count(f"{RL}.number_envs", 1, least=0)
     per_env = max(1, entries.count(f"{RL}.steps_per_epoch", 256, least=0) // max(1, num_envs))
     entries.notes.append(
@@ -311,13 +311,13 @@ def _lamorel_ppo(entries: Entries) -> Values:
 
 
 def _lamorel_writer(entries: Entries) -> Values:
-    """Return the values of Lamorel's PPO on tokens, in which the model learns to repeat the text in its prompt."""
+    """Return the values for Lamorel's token-level PPO, in which the model learns to repeat the text in its prompt."""
     texts = entries.get(STRINGS)
     if not isinstance(texts, list) or not texts or not all(isinstance(t, str) and t.strip() for t in texts):
         raise ConfigError(f"{STRINGS} must be a list of strings, as in [turn left], got {texts!r:.80}")
     longest = entries.count(f"{RL}.max_ep_len", WritingConfig.defaults()["num_tokens"], least=0)
     if longest < 1:
-        raise ConfigError(f"{RL}.max_ep_len={longest} leaves no token to generate: use at least 1")
+        raise ConfigError(f"{RL}.max_ep_len={longest} leaves no tokens to generate: use at least 1")
     tokens = entries.count(f"{RL}.steps_per_epoch", 256, least=0)
     values = {
         "world.id": "writing",
@@ -331,7 +331,7 @@ def _lamorel_writer(entries: Entries) -> Values:
         "world.num_tokens": longest,
         "reward.says_reference": {},
         "policy.id": "token",
-        # One head with two hidden layers on the policy's own hidden states.
+        # A value head with two hidden layers on the policy's own hidden states.
         "policy.args.value": "shared",
         "policy.args.value_hidden_sizes": [1024, 1024],
         "policy.args.value_bias": True,
@@ -350,8 +350,8 @@ def _lamorel_writer(entries: Entries) -> Values:
         )
     entries.notes.append(
         "computed differently from Lamorel's example: advantages are normalised over all texts, values are "
-        "fitted to λ-returns, leading and trailing spaces are ignored, a text that contains its string continues to "
-        "its end token or to world.num_tokens (which does not change rewards), and an update consists of whole texts"
+        "fitted to λ-returns, leading and trailing spaces are ignored, texts that already contain their string go on "
+        "until the end token or world.num_tokens (which does not change rewards), and updates consist of whole texts"
     )
     entries.remove([f"{RL}.{name}" for name in ("max_ep_len", "kl_coef", "skip_ratio_spikes")])
     return values
@@ -365,10 +365,10 @@ def _lamorel_common(entries: Entries) -> Values:
         "model.add_special_tokens": False,
     }
     entries.notes.append(
-        "prompts contain no special tokens (T5's </s>, Llama's <s>), as in Lamorel since November 2023; for prompts "
-        "as in older versions, set model.add_special_tokens=true"
+        "prompts contain no special tokens (T5's </s>, Llama's <s>), as in Lamorel since November 2023; to "
+        "match older versions, set model.add_special_tokens=true"
     )
-    if entries.get(f"{RL}.minibatch_size") is not None:  # this size applies to each model process
+    if entries.get(f"{RL}.minibatch_size") is not None:  # a size per model process
         processes = entries.count(PROCESSES, 1, least=0)
         size = entries.count(f"{RL}.minibatch_size", least=0)
         values["algorithm.args.minibatch_size"] = size * processes

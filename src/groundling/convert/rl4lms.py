@@ -1,9 +1,9 @@
-"""Conversion of RL4LMs' YAML files (tokenizer, reward_fn, datapool, env, alg, train_evaluation) to `Config` values.
+"""Convert RL4LMs' YAML files (tokenizer, reward_fn, datapool, env, alg, train_evaluation) to `Config` values.
 
 The original collects ``n_envs x n_steps`` tokens per iteration, even if texts are unfinished. Here, an update consists
 of ⌈n_envs n_steps / tokens per text⌉ whole texts, which contain the same number of tokens if none ends early. If texts
-end early, updates are smaller and more numerous. Both train on ``n_iters x n_envs x n_steps`` tokens and take,
-since minibatches have the same number of tokens, the same number of optimizer steps.
+end early, updates are smaller and more numerous. Both train on ``n_iters x n_envs x n_steps`` tokens. Since their
+minibatches have the same number of tokens, they also take the same number of optimizer steps.
 """
 
 import math
@@ -27,7 +27,7 @@ _STEPS_PER_UPDATE = 100  # Maximum number of optimizer steps per supervised upda
 
 
 def read(path: Path, tree: Mapping[str, Any], words: Sequence[str]) -> tuple[Values, list[str]]:
-    """Return a file's values by config key, and notes about entries with no effect or a different meaning here."""
+    """Return a file's values by config key, and notes on entries with no effect or a different meaning here."""
     reader = _RL4LMsReader(Entries(path, FORMAT, tree, words))
     values = reader.values()
     reader.entries.note_ignored()
@@ -69,7 +69,7 @@ class _RL4LMsReader:
         return {"name": re.sub(r"[^\w.=+-]+", "_", f"{path.parent.name}-{path.stem}")}
 
     def _tokenizer(self) -> Values:
-        """Return the tokenizer if it is a different model's, since the original saved models without tokenizers."""
+        """Return the tokenizer if it belongs to a different model; the original saved models without tokenizers."""
         key = "alg.model_name" if "alg.model_name" in self.entries.values else f"{POLICY}.model_name"
         tokenizer, model = self.entries.get("tokenizer.model_name"), self.entries.need(key)
         given = self.entries.overridden
@@ -84,7 +84,7 @@ class _RL4LMsReader:
         return {part: {}} | {f"{part}.args.{name}": value for name, value in args.items()}
 
     def _evaluation(self) -> Values:
-        """Return the metrics, and the generation settings for them."""
+        """Return the metrics and their generation settings."""
         metrics: list[dict[str, Any]] = []
         unused: set[str] = set()
         reasons = TABLE["metric_ignored"]
@@ -133,8 +133,8 @@ class _RL4LMsReader:
             f"env.n_envs × alg.args.n_steps = {tokens} tokens per iteration: world.num_texts={texts} texts of up to "
             f"{longest} tokens per update, training.steps={steps} tokens in total; if texts end early, there are more "
             f"updates than {EVALUATION}.n_iters, with fewer tokens each",
-            "computed differently from the original code: log-probabilities come from the distribution that a token "
-            "was sampled from (policy.args.filtered_log_probs=false uses the unfiltered one), updates consist of "
+            "computed differently from the original code: log-probabilities are those of the distribution that a "
+            "token was sampled from (policy.args.filtered_log_probs=false uses the unfiltered one), updates consist of "
             "whole texts, and advantages are normalised over the whole update",
         ]
         return {"world.num_texts": texts, "world.num_tokens": longest, "training.steps": steps}
@@ -176,8 +176,8 @@ class _RL4LMsReader:
         settings = self.entries.within(ROLLOUT)
         if (beams := settings.pop("num_beams", 1)) not in (1, "1"):
             raise ConfigError(
-                f"{ROLLOUT}.num_beams={beams}: beam search does not sample, so its texts have no probability to learn "
-                "from; use 1"
+                f"{ROLLOUT}.num_beams={beams}: beam search does not sample, so its texts have no sampling "
+                "probabilities to learn from; use 1"
             )
         known = [*Sampling.model_fields]
         for name in settings:
@@ -227,7 +227,7 @@ class _RL4LMsReader:
         return values
 
     def _note_prompts(self) -> None:
-        """Note how prompts are truncated, which depends only on the env's settings."""
+        """Add notes on the truncation of prompts, which depends only on the env's settings."""
         if self.entries.get("env.args.max_prompt_length") is None:
             self.notes.append(
                 "env.args.max_prompt_length is not set: prompts are truncated at Groundling's default (the original's "
@@ -245,7 +245,7 @@ class _RL4LMsReader:
         )
 
     def _supervised(self, batch: int) -> Values:
-        """Return the values of supervised training, which evaluates every ``logging_steps``."""
+        """Return the values for supervised training, which evaluates every ``logging_steps`` optimizer steps."""
         logged = self.entries.count(f"{TRAINING}.logging_steps", 500)
         steps = math.gcd(logged, _STEPS_PER_UPDATE)
         longest = self.entries.count("tokenizer.max_length", _LONGEST)
@@ -262,7 +262,7 @@ class _RL4LMsReader:
             "world.max_prompt_length": longest,
             "world.prompt_truncation_side": self.entries.get("tokenizer.truncation_side", "left"),
             "policy.args.value": "shared",  # no value function is learned
-            "policy.args.filtered_log_probs": False,  # references may contain tokens that rollouts would exclude
+            "policy.args.filtered_log_probs": False,  # references may contain tokens that sampling would exclude
             "world.num_tokens": longest,
             "algorithm.args.learning_rate_schedule": schedule.removesuffix("_with_warmup"),
             "evaluation.every": logged // steps,

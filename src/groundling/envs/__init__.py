@@ -14,7 +14,7 @@ _SUBPACKAGES = ("babyai_text", "engines", "nethack", "text_generation")
 
 
 def try_one() -> str:
-    """Create a bundled env, start an episode and return a sentence about it."""
+    """Create a bundled env, start an episode, and return a one-sentence summary."""
     import gymnasium
 
     _, info = gymnasium.make(next(iter(LEVELS))).reset(seed=0)

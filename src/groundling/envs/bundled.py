@@ -11,14 +11,14 @@ ABOUT = {
     _BABYAI: "GLAM's text levels",
     "groundling.envs.mixture": "several text envs; each episode is played in one of them",
     _WRITING: "text generation for a pool's prompts, token by token",
-    f"{_NETHACK}.words": "one of Motif's tasks in NetHack, described in words",
-    _NETHACK: "one of Motif's tasks in NetHack",
-    f"{_ENGINES}.gem": "a game or question of GEM (extra gem)",
-    f"{_ENGINES}.reasoning_gym": "a question of Reasoning Gym (extra reasoning-gym)",
-    f"{_ENGINES}.scienceworld": "a task of ScienceWorld (extra scienceworld)",
-    f"{_ENGINES}.text_arena": "a game of TextArena for one player (extra textarena)",
-    f"{_ENGINES}.textworld:": "a generated game of TextWorld (extra textworld)",
-    f"{_ENGINES}.textworld_express": "a game of TextWorldExpress (extra worlds)",
+    f"{_NETHACK}.words": "one of Motif's NetHack tasks, with observations as text",
+    _NETHACK: "one of Motif's NetHack tasks",
+    f"{_ENGINES}.gem": "a GEM game or question (extra gem)",
+    f"{_ENGINES}.reasoning_gym": "a Reasoning Gym question (extra reasoning-gym)",
+    f"{_ENGINES}.scienceworld": "a ScienceWorld task (extra scienceworld)",
+    f"{_ENGINES}.text_arena": "a single-player TextArena game (extra textarena)",
+    f"{_ENGINES}.textworld:": "a generated TextWorld game (extra textworld)",
+    f"{_ENGINES}.textworld_express": "a TextWorldExpress game (extra worlds)",
 }  # descriptions for `groundling list envs`, by module
 
 MIXED_TASKS = ("goto", "pickup", "open", "putnext", "pick up seq go to")
@@ -42,7 +42,7 @@ TASKS: dict[str, dict[str, Any]] = {
     "NetHackOracleSober-v1": {"goal": "oracle", "sober": True},
 }  # Motif's tasks and their arguments for `groundling.envs.nethack.make_goal`
 WORDS = {name.replace("NetHack", "NetHackWords-"): arguments for name, arguments in TASKS.items()}
-"""The same tasks described in words, and their arguments for `groundling.envs.nethack.words.make_words`."""
+"""The same tasks with observations as text, and their arguments for `groundling.envs.nethack.words.make_words`."""
 TEXT_GENERATION = "TextGeneration-v0"
 ENGINES = {
     "Gem-v0": "gem:Gem",
@@ -51,7 +51,7 @@ ENGINES = {
     "TextArena-v0": "text_arena:TextArena",
     "TextWorld-v0": "textworld:TextWorldGame",
     "TextWorldExpress-v0": "textworld_express:TextWorldExpress",
-}  # Envs of other packages, and their modules in `groundling.envs.engines`
+}  # Envs from other packages, and their modules in `groundling.envs.engines`
 
 
 def register() -> None:

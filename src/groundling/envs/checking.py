@@ -40,7 +40,7 @@ class RandomEpisodes:
     texts: dict[str, dict[str, None]] = field(default_factory=lambda: {"goals": {}, "actions": {}, "observations": {}})
     """Distinct strings by kind, in the order of their first occurrence."""
     shown: dict[int, TextObservation] = field(default_factory=dict)
-    """The first observation and a later one with its history, by the number of steps before them."""
+    """The first observation and a later one with its history, keyed by the number of preceding steps."""
     choices: list[TextObservation] = field(default_factory=list)  # some observations with more than one action
     unequal: str = ""  # how a server's episodes with equal seeds differ; empty if they do not
     resumed_after: int = 0  # steps after which an episode was continued in a new env; 0 if none was
@@ -106,7 +106,7 @@ def check_env(
             played.unequal = error.difference
     else:
         backwards = partial(make, num_envs=2, last=len(played.episodes) - 1)
-        when = "when replayed in reverse order next to another env in the same process"
+        when = "when replayed in reverse order alongside another env in the same process"
         played.resumed_after = _play_again(partial(_refuse, id, when, ""), backwards(), again[::-1], backwards)
         before = os.environ.get("PYTHONHASHSEED")
         other = "2" if before == "1" else "1"
@@ -250,13 +250,13 @@ _TASK_KEYS = (
     *("level", "level_id", "level_name", "variation", "variation_idx", "variationIdx"),
 )  # info keys that identify the task in ALFWorld, ScienceWorld, TextWorld and others
 _CHANCE = 0.001  # Upper bound on the probability of a false warning about tasks
-_SHARE = 0.05  # Minimum share of held-out starts that also occur in training for a warning
+_SHARE = 0.05  # Share of held-out starts also seen in training from which a warning is issued
 _SHOWN = 3
 
 
 def compare_splits(id: str, make: Callable[[], gymnasium.Env[Any, Any]]) -> list[str]:
-    """Reset an env with seeds of both splits, and warn about tasks that occur in only one split and about starts that
-    occur in both. Tasks are compared by task id, goal or first observation. ``id`` is used in messages.
+    """Reset an env with seeds of both splits, and return warnings about tasks that occur in only one split and about
+    starts that occur in both. Tasks are compared by task id, goal or first observation. ``id`` is used in messages.
     """
     starts: tuple[list[str], list[str]] = ([], [])
     tasks: dict[str, tuple[Counter[str], Counter[str]]] = {}
@@ -291,7 +291,7 @@ def compare_splits(id: str, make: Callable[[], gymnasium.Env[Any, Any]]) -> list
 
 
 def _one_sided(key: str, met: tuple[Counter[str], Counter[str]], resets: int) -> list[str]:
-    """Warn about tasks that occurred in only one split if this is unlikely to be due to chance. If the splits had the
+    """Return warnings about tasks that occurred in only one split if chance is an unlikely cause. If the splits had the
     same distribution, each of a task's k occurrences would be in either split with probability 1/2, and all of them in
     one split with probability at most 2 · 2⁻ᵏ. For t tasks, the probability of any warning is at most t · 2 · 2⁻ᵏ.
     """

@@ -13,14 +13,14 @@ from groundling.envs.text_env import read_reset, read_text_step
 from groundling.errors import ConfigError, UnknownEnv, foreign, unknown
 
 CONTROLS = {
-    "swapped": "the prompt states a goal other than the rewarded one; an agent that reads it fails",
-    "dropped": "the prompt does not state what the goal is about",
+    "swapped": "the prompt contains a goal other than the rewarded one; an agent that reads it fails",
+    "dropped": "the prompt omits the specifics of the goal",
     "scrambled": "the letters of the goal's content words are shuffled",
-    "corrupted": "the goal's content words are replaced with words of other episodes' goals",
+    "corrupted": "the goal's content words are replaced with words from other episodes' goals",
 }
-NEUTRAL = "complete the task"  # The goal under ``dropped``
+NEUTRAL = "complete the task"  # The goal shown under ``dropped``
 _NO_GOAL = (
-    "it states no goal, so there is nothing to control: return the goal in info['goal'], name its key with "
+    "it has no goal, so there is nothing to control: return the goal in info['goal'], name its key with "
     "world.goal_key, or, if observations contain it, replace it there with a function (--other-goal FILE.py:FUNCTION)"
 )
 _NUM_EPISODES = 64  # Number of other episodes whose goals may be used
@@ -33,7 +33,7 @@ _FUNCTION_WORDS = re.compile(
 )
 
 OtherGoal = Callable[[str, Any, Mapping[str, Any]], str]
-"""Returns a different goal, given an episode's goal, its first observation and info. If the env states no goal, the
+"""Returns a different goal, given an episode's goal, its first observation and info. If the env provides no goal, the
 goal is "", and the function returns the text of each observation with a different goal in it."""
 _functions: dict[str | None, OtherGoal] = {}  # by name
 _in_use: list[str] = []  # names of the functions passed to `using`; the last one applies
@@ -41,7 +41,7 @@ _in_use: list[str] = []  # names of the functions passed to `using`; the last on
 
 @contextmanager
 def using(name: str, function: OtherGoal | None) -> Iterator[None]:
-    """Show the goals that a function returns in the suite ``swapped``, recorded under a name; None changes nothing."""
+    """Use a function's goals for ``swapped`` and record them under ``name``; if the function is None, do nothing."""
     if function is not None and not callable(function):
         raise ConfigError(f"other_goal must be a function of goal, observation and info, got {function!r:.80}")
     used = [] if function is None else [(name, function)]
@@ -59,7 +59,7 @@ def function_in_use() -> str | None:
 
 @runtime_checkable
 class StatesOtherGoals(Protocol):
-    """An env that proposes the goals for ``swapped``; otherwise, these are the goals of other episodes."""
+    """An env that proposes the goals for ``swapped``. For other envs, the goals of other episodes are used."""
 
     def other_goals(self) -> Sequence[str]:
         """Return goals that the current episode could have had instead; called after each reset."""
@@ -67,7 +67,7 @@ class StatesOtherGoals(Protocol):
 
 @runtime_checkable
 class ChecksGoals(Protocol):
-    """An env that can tell whether the goal shown under ``swapped`` was reached, reported as ``shown_success``."""
+    """An env that checks whether the goal shown under ``swapped`` was reached (reported as ``shown_success``)."""
 
     def achieves(self, goal: str) -> bool:
         """Return True if the current state achieves a goal that is not the episode's own; called after each step."""
@@ -83,7 +83,7 @@ class ControlledGoal(gymnasium.Wrapper[Any, Any, Any, Any]):
         function: Name of the function passed to `using`, which returns the goals that ``swapped`` shows.
 
     Raises:
-        ConfigError: The control is unknown, the env states no goal, or there is no different goal to show.
+        ConfigError: The control is unknown, the env provides no goal, or there is no different goal to show.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], control: str, function: str | None = None) -> None:
@@ -181,7 +181,7 @@ class ControlledGoal(gymnasium.Wrapper[Any, Any, Any, Any]):
         return changed
 
     def _of_other_episodes(self, goal: str, held_out: bool) -> list[str]:
-        """Return different goals of other episodes, which resets the env; raise `ConfigError` if there are none."""
+        """Reset the env to find other goals, and return them; raise `ConfigError` if there are none."""
         found: list[str] = []
         for number in self._rng.permutation(_NUM_EPISODES).tolist():
             seed = held_out_seed(number) if held_out else training_seed(0, 0, number)

@@ -11,7 +11,7 @@ from groundling.errors import GroundlingError, foreign
 
 
 class EnvRaised(Exception):
-    """An env in this process raised an exception, the ``__cause__``, such as ``SystemExit`` from ``sys.exit``."""
+    """An env in this process raised an exception (``__cause__``), such as ``SystemExit`` from ``sys.exit``."""
 
 
 @dataclass

@@ -25,7 +25,7 @@ from groundling.envs.text_env import Reader, TextEnv, check_characters, check_la
 from groundling.errors import ConfigError, UnknownEnv, did_you_mean, foreign, warn_caller
 from groundling.registry import IMPORT, imported_modules
 
-_IMPORTING = ("GymV21Environment-v0", "GymV26Environment-v0")  # these import the module of an id such as ``module:ID``
+_IMPORTING = ("GymV21Environment-v0", "GymV26Environment-v0")  # they import the module in an id such as ``module:ID``
 
 
 def is_server(id: str) -> bool:
@@ -52,8 +52,8 @@ def make_text_env(id: str, language: str = "english", **args: Any) -> gymnasium.
     ``describe_walls``. Other envs must provide text in English (see `read_text_step`).
 
     ``control`` in ``args`` changes the goal that the agent reads (`groundling.envs.controls`). BabyAI's levels and envs
-    with an argument of this name change it themselves; other envs are wrapped in `ControlledGoal`, whose argument
-    ``function`` is ``other_goal`` in ``args``.
+    with an argument of this name change the goal themselves; other envs are wrapped in `ControlledGoal`, which receives
+    ``other_goal`` from ``args`` as its argument ``function``.
 
     Raises:
         ConfigError: The env or an argument does not exist, or the env does not support the language.
@@ -105,7 +105,7 @@ def name_actions(
     id: str, args: Mapping[str, Any], language: str = "english", given: Sequence[str] | None = None
 ) -> ActionNames:
     """Return the names of an env's actions: ``given`` (the i-th name is for action i) or, for BabyAI and MiniGrid, up
-    to six of GLAM's names. Other envs list their own actions, or accept any text. Raises the same errors as
+    to six of GLAM's names. Other envs list their own actions, or accept any text. Raise the same errors as
     `make_text_env`, and `ConfigError` if the number of names does not match the number of actions.
     """
     check_characters("a name in world.actions", given or ())
@@ -116,7 +116,7 @@ def name_actions(
         if env.takes_any_text or env.own_names is None:
             return ActionNames(() if env.takes_any_text else None, env.num_actions)
         if env.invalid_names is not None:
-            raise ConfigError(f"env {id} cannot name its actions: {env.invalid_names}")
+            raise ConfigError(f"env {id} has invalid action names: {env.invalid_names}")
         if env.names_from is None:
             _warn_of_numbers(id, len(env.own_names))
         given = env.own_names
@@ -197,8 +197,8 @@ _NAMING = ("action_names", "ACTION_NAMES", "actions", "ACTIONS", "Actions", "get
 
 
 def _own_names(env: gymnasium.Env[Any, Any], count: int) -> tuple[tuple[str, ...], str | None, str | None]:
-    """Return the action names in an attribute of an env or of an env that it wraps, and the attribute's name;
-    otherwise numbers and, if ``action_names`` is invalid, the reason. Other attributes may have an unrelated meaning.
+    """Return the action names, the attribute of the env or of a wrapped env that contains them, and None; otherwise
+    numbers, None and, if ``action_names`` is invalid, the reason. Other attributes may have an unrelated meaning.
     """
     numbers = tuple(f"action {number}" for number in range(count))
     for layer in _layers(env):

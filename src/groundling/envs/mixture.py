@@ -13,12 +13,12 @@ from groundling.errors import ConfigError, unknown
 
 
 class Mixture(gymnasium.Env[str, str]):
-    """Plays each episode in one of several text envs, which the episode's seed selects with equal probabilities.
+    """Plays each episode in one of several text envs, selected uniformly at random by the episode's seed.
 
     ``info["task"]`` is the name of the env, so that evaluations also report each env separately.
 
     Args:
-        envs: Maps names to envs: ``env``, an id, and the env's arguments, as in ``{coin: {env: Coin-v0, level: 3}}``.
+        envs: Maps names to ``env`` (an id) and the env's arguments, as in ``{coin: {env: Coin-v0, level: 3}}``.
         train: Names of the envs in which training episodes are played; if None, all. Held-out episodes use all envs.
 
     Raises:
@@ -54,7 +54,7 @@ class Mixture(gymnasium.Env[str, str]):
         super().reset(seed=seed)
         seed = int(self.np_random.integers(2**30)) if seed is None else seed
         names = [*self._settings] if is_held_out(seed) else self._train
-        # A stream of its own, because the env's first random numbers are those of its seed.
+        # A separate random stream, because the env itself is seeded with ``seed``.
         self._name = names[int(np.random.default_rng((seed, 1)).integers(len(names)))]
         if self._name not in self._made:
             args = dict(self._settings[self._name])

@@ -11,14 +11,14 @@ from gymnasium.envs.registration import EnvSpec
 
 from groundling.errors import ConfigError, foreign
 
-_EXPECTED = "an env id, a class of envs, a function that creates one, or an env"
+_EXPECTED = "an env id, an env class, a function that creates an env, or an env"
 _origins: dict[str, tuple[str, Any]] = {}  # names of the objects registered here, and code of anonymous functions
 
 
 def register_env(made: Any) -> str:
-    """Register a class of envs, a function that creates one, or an env to copy; return its id, ``NAME-v0``.
+    """Register an env class, a function that creates an env, or an env to copy; return its id, ``NAME-v0``.
 
-    An object replaces an earlier one of the same name and module, for example when a notebook cell is run again.
+    An object replaces an earlier one with the same name and module, for example when a notebook cell is run again.
 
     Raises:
         ConfigError: The object does not create envs, cannot be copied, or its id is taken by another env.
@@ -75,7 +75,7 @@ class _Factory:
         if not isinstance(self.create, gymnasium.Env):
             return self.create(**args)
         if args:
-            raise TypeError("copies of an env object take no arguments: pass its class instead")
+            raise TypeError("copies of an env object accept no arguments: pass its class instead")
         return _copied(self.create)
 
     def __deepcopy__(self, memo: Any) -> "_Factory":  # Gymnasium copies the spec of a wrapped env
@@ -124,7 +124,7 @@ def _copied(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
     """Copy an env, or create it again from its spec if Gymnasium made it."""
     try:
         return copy.deepcopy(env)
-    except Exception as error:  # it may have an engine's handle, for example
+    except Exception as error:  # it may hold a handle to an engine, for example
         try:
             assert env.spec is not None
             return gymnasium.make(env.spec, disable_env_checker=True)

@@ -20,5 +20,5 @@ def held_out_seed(episode: int) -> int:
 
 
 def is_held_out(seed: int) -> bool:
-    """Return True if a seed belongs to a held-out episode. For envs with separate games for evaluation."""
+    """Return True if a seed belongs to a held-out episode; meant for envs with separate games for evaluation."""
     return seed >= _SPLIT

@@ -15,7 +15,7 @@ _SHOWN = 6  # Maximum number of action names shown
 
 @dataclass(frozen=True)
 class PartSource:
-    """The source of one part of a step, and the ``world`` setting that selects it or could select it."""
+    """The source of one part of a step, and the ``world`` setting that selects or could select it."""
 
     part: str
     text: str
@@ -27,7 +27,7 @@ def find_sources(
     id: str, args: Mapping[str, Any], actions: Sequence[str] | None = None, goal: str | Reader | None = None
 ) -> list[PartSource]:
     """Reset an env, and return the sources of its goal, observations and actions; ``actions`` and ``goal`` are from
-    the config. Raises `ConfigError` if the env returns no text, and any error that the env raises.
+    the config. Raise `ConfigError` if the env returns no text; errors raised by the env propagate.
     """
     with closing(TextEnvMaker.of(id, **args)()) as env:
         observation, info = read_reset(env.reset(seed=0))

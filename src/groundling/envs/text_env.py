@@ -98,7 +98,7 @@ Evidence = Literal["env", "captions", "counts", "references"]
 
 @dataclass(frozen=True, slots=True)
 class WorldSpec:
-    """The contents of observations and the form of actions, known before a model or a game is loaded."""
+    """A world's kinds of observations and actions, available before a model or a game is loaded."""
 
     name: str  # id of the env or pool, for messages
     observation: frozenset[Offer]
@@ -110,7 +110,7 @@ class WorldSpec:
     experience: frozenset[Experience] = frozenset({"acted"})
     """Actions to learn from: the policy's, those in a dataset or a pool's references, or texts with preferences."""
     group_size: int | None = None
-    """Number of episodes in an update with the same start, such as completions of a prompt; None if not grouped."""
+    """Number of episodes per update with the same start, such as completions of a prompt; None if not grouped."""
     evidence: frozenset[Evidence] = frozenset()
     """Inputs for rewards. ``env``: the world's own reward; ``captions``: descriptions of steps; ``counts``: how often
     a caption has occurred in the episode; ``references``: texts to compare with, and a pool's metadata."""
@@ -119,9 +119,9 @@ class WorldSpec:
 
 
 GOALS = ("goal", "mission", "objective", "taskDesc", "taskDescription")
-"""Info keys for the goal: ours, TextWorld's, ScienceWorld's, TextWorldExpress's."""
+"""Info keys for the goal: Groundling's, BabyAI's, TextWorld's, ScienceWorld's, TextWorldExpress's."""
 ACTIONS = ("actions", "admissible_commands", "valid_actions", "validActions", "valid", "possible_actions")
-"""Info keys of the admissible actions: ours, TextWorld's, Jericho's, TextWorldExpress's, ScienceWorld's, Lamorel's."""
+"""Info keys for admissible actions: ours, TextWorld's, Jericho's, TextWorldExpress's, ScienceWorld's, Lamorel's."""
 SUCCESSES = (
     *("success", "is_success", "task_success", "tasksuccess"),
     *("won", "win", "victory", "solved", "goal_achieved"),
@@ -294,7 +294,7 @@ def success_key(info: Mapping[str, Any]) -> str | None:
     money that was won. Keys in `FAILURES` are also skipped if they are False.
 
     Raises:
-        ConfigError: ``success`` or ``is_success`` is not a Boolean, or another key's value is the string of one.
+        ConfigError: ``success`` or ``is_success`` is not a Boolean, or another key has a string such as "True".
     """
     for name in SUCCESSES:
         if name in info:

@@ -28,14 +28,14 @@ class FirstInteraction:
     __pydantic_config__ = ConfigDict(extra="forbid")
     target: Target  # The ``named`` thing, an ``other`` one, or ``none`` if the agent interacted with nothing
     chance: Annotated[float, Ge(0), Le(1)] | None = None
-    """Probability of picking the named thing in a uniform choice among the things within reach."""
+    """Probability of picking the named thing when choosing uniformly among the things within reach."""
     thing: str | None = None  # Description of the thing
     step: int | None = None  # Number of the action, starting at 1
     named: tuple[str, ...] = ()  # The mission's phrases for the thing, such as ``the red key``, marked in reports
 
     @property
     def figures(self) -> dict[str, float]:
-        """Values whose averages over episodes are rates; ``first_precision`` is absent if there was no interaction."""
+        """Values that average to rates over episodes; ``first_precision`` is absent if there was no interaction."""
         figures = {f"first_{target}": float(self.target == target) for target in get_args(Target)}
         if self.target != "none":
             figures["first_precision"] = figures["first_named"]
@@ -80,20 +80,20 @@ def read_metrics(info: Mapping[str, Any]) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class TextEpisode:
-    """An episode that ended or was cut off, with the data needed to play it again."""
+    """An episode that ended or was cut off, with the data needed to replay it."""
 
     env_index: int
     number: int  # number of episodes that this env had already finished
     seed: int
     mission: str
-    task: str  # the mission's family in an env with several, such as `LocalLevel`; otherwise the env's id
+    task: str  # the task family in an env with several, such as `LocalLevel`; otherwise the env's id
     actions: tuple[int | str, ...]  # indices, or texts if any text is an action
     episode_return: float  # sum of the env's rewards, without scaling or shaping
     success: bool
-    """Read from the last step's info (`groundling.envs.text_env.read_success`). If it has no such key, True if the env
-    ended the episode with a positive reward, as in GLAM. False if the episode was cut off."""
+    """Read from the last step's info (`groundling.envs.text_env.read_success`). If the info has no success key, True if
+    the env ended the episode with a positive reward, as in GLAM. False if the episode was cut off."""
     first: FirstInteraction | None = None  # the first interaction, if the env reports it
-    success_key: str | None = None  # info key that determined success; None if the last reward did, or if cut off
+    success_key: str | None = None  # info key that determined success; None if the last reward did, or after a cut
     invalid_actions: float | None = None  # share of turns with an invalid written action, if actions are written
     metrics: Mapping[str, float] = field(default_factory=dict)  # the env's own (`read_metrics`)
 
@@ -125,8 +125,8 @@ class Step:
 
 
 def random_action(observation: TextObservation, below: Callable[[int], int]) -> int | str:
-    """Draw an action with ``below(n)``, which returns a random integer in [0, n). If any text is an action, draw a
-    word from the observation, which an env is more likely to understand than random characters.
+    """Sample an action with ``below(n)``, which returns a random integer in [0, n). If any text is an action, sample a
+    word from the observation, since an env is more likely to accept it than random characters.
     """
     if observation.actions:
         return int(below(len(observation.actions)))

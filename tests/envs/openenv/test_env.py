@@ -88,7 +88,7 @@ def test_an_action_has_the_servers_type_and_constants(connect: Connect) -> None:
 @pytest.mark.parametrize(
     ("trouble", "message"),
     [
-        (TimeoutError(), "did not answer a step within 60 s"),
+        (TimeoutError(), "did not respond to a step within 60 s"),
         (ConnectionError("refused"), "lost the connection: refused"),
         (json.JSONDecodeError("Expecting value", "<html>" + "x" * 99, 0), "with JSON: '<html>x*'$"),
         (AttributeError("'list' object has no attribute 'get'"), "failed during a step: AttributeError"),
@@ -182,7 +182,7 @@ def test_the_same_observation_for_ever_is_reported(connect: Connect) -> None:
     env.reset(seed=0)
     env.step("red")
     env.step("red")
-    with pytest.warns(UserWarning, match="showed the same observation for 3 steps"):
+    with pytest.warns(UserWarning, match="returned the same observation for 3 steps"):
         assert env.step("red")[3]
     assert len(server.sent) == 4
 
@@ -212,7 +212,7 @@ def test_an_env_is_inspected_without_a_connection(connect: Connect) -> None:
         ("openenv:file:///etc/passwd", ARGS, "is not a server"),
         (f"openenv:{URL}", {}, "missing .* argument: 'action'"),
         (f"openenv:{URL}", {**ARGS, "names": "2:blue"}, "names must be a mapping, got '2:blue': quote it"),
-        (f"openenv:{URL}", {**ARGS, "admissible": None}, "names does nothing without world.args.admissible"),
+        (f"openenv:{URL}", {**ARGS, "admissible": None}, "names has no effect without world.args.admissible"),
         (f"openenv:{URL}", {**ARGS, "constants": {"door": 1}}, "constants sets 'door', which the agent sets"),
         (f"openenv:{URL}", {**ARGS, "reset": {"seed": 1}}, "reset sets the seed, but each episode has its own"),
         (f"openenv:{URL}", {**ARGS, "max_steps": 0}, "max_steps and timeout of world.args must be positive, got 0"),

@@ -94,7 +94,7 @@ def _observation(**fields: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("reply", "message"),
     [
-        ("<html><body>502 Bad Gateway", "did not answer a step with JSON: '<html><body>502 Bad Gateway'"),
+        ("<html><body>502 Bad Gateway", "did not respond to a step with JSON: '<html><body>502 Bad Gateway'"),
         ([1, 2], "failed during a step: AttributeError"),
         (_observation(reward=float("nan")), "sent the reward nan"),
         (_observation(observation="A hall."), "sent the observation 'A hall.': expected a mapping"),
@@ -118,7 +118,7 @@ def test_a_server_that_hangs_is_left() -> None:
     with _answering(lambda number: leave.wait(20) and None if number == 2 else _observation()) as url:
         env = OpenEnv(url, action="say", timeout=1.0)
         env.reset(seed=0)
-        with pytest.raises(EnvLost, match="did not answer a step within 1 s"):
+        with pytest.raises(EnvLost, match="did not respond to a step within 1 s"):
             env.step("hello")
         leave.set()
         env.close()

@@ -212,5 +212,5 @@ def test_wrong_arguments_are_refused(id: str, args: dict[str, Any], message: str
 
 def test_changed_columns_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DatasetSource, "bundled", lambda self: iter([{"body": "x"}]))
-    with pytest.raises(GroundlingError, match=r"dataset EdinburghNLP/xsum has a different format .*'document'"):
+    with pytest.raises(GroundlingError, match=r"dataset EdinburghNLP/xsum does not have the format .*'document'"):
         pools.create("xsum", offline=True).prepare("train")

@@ -8,8 +8,8 @@ The mission determines what counts as an interaction:
 - sequences: the part that must be done first counts; if two parts are joined by "and", either of them counts.
 
 The *things* are the objects that the agent can reach at the start without first moving a thing, unlocking a door, or
-interacting with another thing. Doors are things only in missions to open or go to a door; in other missions, the agent
-may pass through them.
+interacting with another thing. Doors count as things only in missions to open or go to a door; in other missions, the
+agent may pass through them.
 """
 
 import re
@@ -131,7 +131,7 @@ def descriptions(instruction: Instr) -> list[ObjDesc]:
 
 
 class InteractionTracker:
-    """Tracks the first interaction in an unwrapped BabyAI env; ``named`` lists the mission's phrases for the thing."""
+    """Tracks the first interaction in an unwrapped BabyAI env; ``named`` lists the mission's phrases for things."""
 
     def __init__(self, env: Any, asked: list[Asked], named: Iterable[str] = ()) -> None:
         self._env = env
@@ -170,10 +170,10 @@ CONTROLS = {
 
 
 def swap(env: Any, asked: list[Asked], mission: str, rng: np.random.Generator) -> tuple[str, list[Asked]] | None:
-    """Replace the things in the mission that the agent must interact with first by others that are within reach, not
-    described by the mission, and unique if possible. Return the new mission and its first interactions, or None if
-    there are no such things. ``env`` must be unwrapped and at the start of an episode; ``asked`` is the result of
-    `asked_first`.
+    """Change the mission so that the agent must first interact with other things, which are within reach, are not
+    described by the original mission, and are unique if possible. Return the new mission and its first interactions,
+    or None if there are no such things. ``env`` must be unwrapped and at the start of an episode; ``asked`` is the
+    result of `asked_first`.
     """
 
     def look_of(thing: Any) -> tuple[str, str]:

@@ -43,7 +43,7 @@ def translate_mission(mission: str, language: str) -> str:
 
 
 def change_things(mission: str, change: Callable[[str], str], language: str = "english") -> tuple[str, list[str]]:
-    """Apply ``change`` to each phrase such as ``the red key`` ("" removes it); return the new mission and phrases."""
+    """Apply ``change`` to each phrase for an object ("" removes it); return the new mission and the new phrases."""
     phrases: list[str] = []
 
     def put(match: re.Match[str]) -> str:

@@ -1,4 +1,4 @@
-"""Compute Minigrid's symbolic view from lookup tables, with bit-identical results but many times faster.
+"""Compute Minigrid's symbolic view from lookup tables, many times faster and with bit-identical results.
 
 Minigrid spends about 90% of a step's time on the observation: cutting the view out of the grid, rotating it up to four
 times, computing which cells are hidden, and encoding each cell. In this module,
@@ -6,7 +6,7 @@ times, computing which cells are hidden, and encoding each cell. In this module,
 - the positions of the cells in view are cached for each position and direction of the agent;
 - each cell is encoded as one byte, its *code*, which identifies the object and whether it blocks the view;
 - visibility spreads row by row, away from the agent. A table of 128 × 128 entries, indexed by 7 bits from the previous
-  row and 7 bits for blocking cells, contains a row's visible cells and the cells of the next row visible from it.
+  row and 7 bits for blocking cells, contains a row's visible cells and the next row's cells visible from there.
 
 No part of the grid is cached between observations, so nothing can become stale.
 """
@@ -27,11 +27,11 @@ from minigrid.minigrid_env import MiniGridEnv
 _VIEW = 7  # Width and height of the view; the tables support only Minigrid's default size
 _MIDDLE = _VIEW // 2
 _OWN_CELL = _MIDDLE  # cells are numbered from left to right, row by row, starting with the agent's row
-_OUTSIDE = Wall()  # what Minigrid shows beyond the edge of its grid
+_OUTSIDE = Wall()  # shown by Minigrid beyond the edge of its grid
 
 
 def use_lookup_tables(env: Any) -> None:
-    """Make an unwrapped MiniGrid env use the tables, unless its class overrides the methods that they replace."""
+    """Make an unwrapped MiniGrid env use the tables, unless its class overrides a method that they replace."""
     replaced = ("gen_obs", "gen_obs_grid", "get_view_exts")
     if isinstance(env, MiniGridEnv) and all(getattr(type(env), f) is getattr(MiniGridEnv, f) for f in replaced):
         env.gen_obs = MethodType(gen_obs, env)  # type: ignore[method-assign]
@@ -48,7 +48,7 @@ def gen_obs(env: MiniGridEnv) -> dict[str, Any]:
 
 
 def image_by_tables(env: MiniGridEnv) -> np.ndarray | None:
-    """Return the image, indexed by column (left to right), row (far to near) and [object, colour, state], or None."""
+    """Return the image by column (left to right), row (far to near) and [object, colour, state], if supported."""
     grid, (x, y) = env.grid, env.agent_pos
     if env.agent_view_size != _VIEW or type(grid) is not Grid:
         return None
@@ -78,7 +78,7 @@ def _door_key(thing: Any) -> Any:
 
 @lru_cache(maxsize=8192)
 def _in_view(width: int, height: int, x: int, y: int, direction: int) -> Callable[[Sequence[Any]], Any]:
-    """Return a getter for the 49 cells in view; its argument is the grid's cells followed by `_OUTSIDE`."""
+    """Return a getter for the 49 cells in view; it is called with the grid's cells followed by `_OUTSIDE`."""
     dx, dy = DIR_TO_VEC[direction].tolist()
     places = [
         (int(x) + dx * ahead - dy * right, int(y) + dy * ahead + dx * right)

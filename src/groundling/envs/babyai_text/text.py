@@ -101,7 +101,7 @@ def describe(
 
 @lru_cache(maxsize=65536)
 def _thing(kind: int, colour: int, state: int, right: int, ahead: int, language: Language) -> str:
-    """Describe one thing; grammatical errors such as "a open door" and "une but" are kept from the original."""
+    """Describe an object; the original's grammatical errors, such as "a open door" and "une but", are kept."""
     noun, adjective = IDX_TO_OBJECT[kind], IDX_TO_COLOR[colour]
     condition = [_STATES[state]] if noun == "door" else []
     sideways = _RIGHT if right > 0 else _LEFT
@@ -156,7 +156,7 @@ class BabyAIText(gymnasium.Wrapper[Observation, int, Observation, int]):
         language: Language of the sentences and of ``obs["mission"]``: ``english`` or ``french``.
         compat: See `describe`.
         control: One of `CONTROLS`, which changes ``obs["mission"]``, but not the env's own mission and reward.
-            ``swapped`` skips episodes without another thing to name; first interactions refer to the new thing.
+            ``swapped`` skips episodes with no other thing to name; first interactions refer to the new thing.
         describe_walls: Include sentences about walls; if False, a view with only walls is described as `NOTHING`.
     """
 
@@ -202,7 +202,7 @@ class BabyAIText(gymnasium.Wrapper[Observation, int, Observation, int]):
                 asked, mission = asked_first(env, getattr(env, "instrs", None)), env.mission
             else:
                 raise ConfigError(
-                    f"{_MOST_RESETS} episodes in a row had no other thing for the mission {mission!r} to name: add "
+                    f"{_MOST_RESETS} episodes in a row had no other thing that the mission {mission!r} could name: add "
                     "things to the room (num_dists=3), choose a different task, or remove control=swapped"
                 )
             mission, asked = swapped
@@ -258,5 +258,5 @@ def make_level(
     describe_walls: bool = True,
     **kwargs: object,
 ) -> BabyAIText:
-    """Create one of `LEVELS`, wrapped in `BabyAIText`; the keyword arguments are passed to `LocalLevel`."""
+    """Create one of `LEVELS`, wrapped in `BabyAIText`; other keyword arguments are passed to `LocalLevel`."""
     return BabyAIText(LocalLevel(**kwargs), language, compat, control, describe_walls)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Engines written in Java, which run in a separate process."""
+"""Start and stop engines written in Java, which run in a separate process."""
 
 import functools
 import shutil

@@ -34,8 +34,8 @@ def _create(dataset: str, split: str, size: int, params: str) -> Any:
 
 class ReasoningGym(gymnasium.Env[str, str]):
     """A question as a one-turn episode; any text is an answer. The reward is the verifier's score for the answer,
-    between 0 and 1; 1 is a success. Held-out questions are generated with other seeds, but a dataset with few
-    distinct questions, such as ``count_bits`` of small numbers, repeats training questions; ``check-env`` counts them.
+    between 0 and 1; 1 is a success. Held-out questions are generated with other seeds, but datasets with few distinct
+    questions, such as ``count_bits`` with small numbers, repeat training questions; ``check-env`` counts these.
 
     Args:
         dataset: Name of a dataset, such as ``letter_counting``.

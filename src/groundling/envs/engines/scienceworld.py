@@ -9,7 +9,7 @@ from groundling.envs.seeds import is_held_out
 from groundling.errors import ConfigError, importing, unknown
 
 _SAME_ORDER = ("-XX:+UnlockExperimentalVMOptions", "-XX:hashCode=2")
-"""JVM options that give all objects equal hash codes. By default, hash codes and the order of things are random."""
+"""JVM options that make all hash codes equal. By default, hash codes, and thus the order of objects, are random."""
 
 
 class ScienceWorld(gymnasium.Env[str, str]):

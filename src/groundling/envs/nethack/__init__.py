@@ -35,7 +35,7 @@ def make_goal(goal: str, **args: Any) -> "NetHackTask":
 
 
 def make_task(task: str, **args: Any) -> "NetHackTask":
-    """Create one of `TASKS` by its id, without Gymnasium's wrappers; raises the same errors as `make_goal`."""
+    """Create one of `TASKS` by its id, without Gymnasium's wrappers; raise the same errors as `make_goal`."""
     if task not in TASKS:
         raise ConfigError(unknown("NetHack task", task, TASKS))
     return make_goal(**TASKS[task] | args)

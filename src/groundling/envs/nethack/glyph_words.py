@@ -1,4 +1,4 @@
-"""Names and properties of NetHack's glyphs, in tables that are computed once from nle's numbers.
+"""Names and properties of NetHack's glyphs, in tables that are computed once from nle's data.
 
 Objects whose appearance differs between games, such as potions, are named by their class only: their glyph is that of
 the true object, which the hero may not know.
@@ -11,8 +11,8 @@ import numpy as np
 from nle import nethack
 
 BLOCKED, DOOR, MONSTER, FOOD, KICKABLE = 1, 2, 4, 8, 16
-"""Properties of the glyph in a square, as bits. BLOCKED: it cannot be entered, or only to drown or burn. DOOR: it
-cannot be entered or left diagonally. FOOD: what the hero stands on may be eaten. KICKABLE: a kick may have an effect."""
+"""Properties of a square's glyph, as bits. BLOCKED: entering the square is impossible or deadly. DOOR: it cannot be
+entered or left diagonally. FOOD: the hero may eat it when standing on it. KICKABLE: a kick may have an effect."""
 
 _BLOCKED = {"wall", "iron bars", "tree", "raised drawbridge", "water", "molten lava"}
 _UNREMARKABLE = _BLOCKED | {

@@ -22,7 +22,7 @@ MESSAGE_LENGTH = 256
 TERMINAL_SHAPE = (24, 80)
 COLOURS = 16
 BLANK = ord(" ")  # fills cells beyond the terminal's edge, in colour 0
-VECTOR_LIMIT = np.float32(5)  # features are clipped to ± this
+VECTOR_LIMIT = np.float32(5)  # features are clipped to ± this limit
 
 _TENTH = (1 / 20, 1 / 10)
 _SCALES: dict[str, tuple[float, float]] = {
@@ -161,7 +161,7 @@ _CACHE_LINE = 64  # bytes
 
 class SharedArrays:
     """One array ``(num_envs, ...)`` per field, in memory that child processes map through the file descriptor ``fd``.
-    If ``fd`` is None, the memory is allocated. It is freed when the processes end, even if they crash.
+    If ``fd`` is None, new memory is allocated. It is freed when the processes end, even if they crash.
     """
 
     def __init__(self, num_envs: int, fd: int | None = None) -> None:

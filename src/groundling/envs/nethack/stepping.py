@@ -24,7 +24,7 @@ BEGIN = 255  # command to start every env's next episode; other commands are gro
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """How a vector's envs are constructed and seeded."""
+    """Specification of a vector's envs and their seeds."""
 
     task: str
     seed: int = 0

@@ -1,6 +1,6 @@
 """Motif's tasks: rewards, termination, and the handling of NetHack's prompts.
 
-They follow arXiv 2310.00166 and the authors' code, and differ from nle's tasks of the same names: staircase and oracle
+The tasks follow arXiv 2310.00166 and its code, and differ from nle's tasks of the same names: staircase and oracle
 tasks have a one-time reward of 50 and no time penalty; the hero must descend the staircase; the agent can answer the
 question of what to eat; and a success message is kept after a ``--More--``.
 """
@@ -45,7 +45,7 @@ class NetHackTask(base.NLE, ABC):
     nle's ``seed`` sets the seeds of the next episode, unless ``reset`` is called with a seed.
 
     ``terminated`` means that the game or the task is over, ``truncated`` that ``max_episode_steps`` was reached; only
-    one of them is set (nle sets ``terminated`` in all cases). Infos have ``end_status``, ``dlvl`` (depth), ``gold``,
+    one of them is set (nle sets ``terminated`` in all cases). Infos contain ``end_status``, ``dlvl`` (depth), ``gold``,
     ``xlvl`` (experience level), ``score``, ``turns`` and ``scout`` (explored squares), even after the game is over.
 
     Args:
@@ -104,7 +104,7 @@ class NetHackTask(base.NLE, ABC):
         return observation, reward, terminated, truncated, info
 
     def render(self) -> str | np.ndarray | None:
-        """Return the screen as 24 lines of text or an image, uint8 ``(height, width, 3)``, or None without a mode."""
+        """Return the screen as 24 lines of text or an image, uint8 ``(height, width, 3)``; None without a mode."""
         from groundling.envs.nethack.recording import Screen
 
         screen = Screen.of(self._last_observation or self.arrays)
@@ -259,7 +259,7 @@ class NetHackOracle(_Once):
     """Stand next to the Oracle.
 
     Args:
-        sober: Do not accept success while the hero hallucinates, when anything may look like the Oracle.
+        sober: Do not accept success while the hero hallucinates, since anything may then look like the Oracle.
     """
 
     def __init__(self, sober: bool = False, **args: Any) -> None:

@@ -1,4 +1,4 @@
-"""A vector of NetHack envs in groups, stepped in worker processes or in this process."""
+"""A vectorised NetHack env, whose envs form groups and are stepped in worker processes or in this process."""
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,7 @@ from groundling.errors import ConfigError, RunError, warn_caller
 @dataclass(frozen=True, slots=True)
 class NetHackEpisode:
     env_index: int  # index of the env in the vector
-    number: int  # number of episodes that this env had started before
+    number: int  # number of episodes that this env had previously started
     seed: int
     episode_return: float  # sum of the task's rewards
     length: int  # number of steps
@@ -46,7 +46,7 @@ class Frames:
 
 @dataclass
 class NetHackIncidents:
-    """Counts of the problems from which the run has recovered so far."""
+    """Counts of problems from which the run has recovered so far."""
 
     crashed_envs: int = 0  # envs that raised an exception and were recreated
     dead_workers: int = 0  # workers that died and were restarted

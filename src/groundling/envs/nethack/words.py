@@ -1,4 +1,4 @@
-"""Motif's NetHack tasks described in words, as text envs whose actions are phrases for the tasks' keys."""
+"""Motif's NetHack tasks as text envs: observations are sentences, and actions are phrases for the tasks' keys."""
 
 import re
 from functools import lru_cache
@@ -61,15 +61,15 @@ GOALS = {
 
 
 class NetHackWords(gymnasium.Env[str, str]):
-    """A `NetHackTask` described in sentences. Rewards and the ends of episodes are the task's.
+    """A text env that describes a `NetHackTask` in sentences. Rewards and episode ends are those of the task.
 
     The sentences are the message, the hero's status, what the hero stands on, what is seen and where (nearest first)
-    and the inventory. ``info["actions"]`` lists phrases for the keys that may have an effect, each of which takes one
-    step of the task: moves towards squares that are not known to be walls, and ``kick``, ``eat``, ``up`` and ``down``
-    if there is something to kick, to eat or to climb; after a question, the answers to it.
+    and the inventory. ``info["actions"]`` lists phrases for the keys that may have an effect; each action takes one
+    step of the task. They are moves towards squares that are not known to be walls, ``search``, ``wait``, and, where
+    they apply, ``kick``, ``eat``, ``go up`` and ``go down``. After a question, they are the answers to it.
 
     At an episode's end, ``info["metrics"]`` contains score, depth, gold, experience level and explored squares.
-    ``info["success"]`` is always False in the score task, which has no success.
+    ``info["success"]`` is always False in the score task, which has no success criterion.
 
     Args:
         task: The task, with `_KEYS` as its observation keys.
@@ -130,8 +130,8 @@ class NetHackWords(gymnasium.Env[str, str]):
         self._task.close()
 
     def explore(self) -> int:
-        """Return the index of the admissible action of an `Explorer`, which must choose every action of an episode. If
-        its action is not admissible, the hero searches.
+        """Return the index of the admissible action that an `Explorer` chooses; call this at every step of an episode.
+        If the explorer's action is not admissible, the hero searches.
         """
         if self._explorer is None:
             self._explorer = Explorer()
@@ -236,7 +236,7 @@ class NetHackWords(gymnasium.Env[str, str]):
         return actions
 
     def _find_answers(self, message: bytes) -> dict[str, int]:
-        """Return the answers to a question of the game, with their keys."""
+        """Return the answers to the game's question, with their keys."""
         if b"direction?" in message:
             kicked = zip(_MOVES, self._around, strict=True)
             directions = {f"kick {move[4]}": move[0] for move, around in kicked if around & KICKABLE}
@@ -265,7 +265,7 @@ def _status(hp: int, most: int, gold: int, level: int, depth: int, hunger: int, 
 
 @lru_cache(maxsize=1 << 16)
 def _sight(glyph: int, rows: int, columns: int) -> str:
-    """Describe a glyph and where it is, in steps and the nearest of eight directions."""
+    """Describe a glyph and its position, as a number of steps and the nearest of eight directions."""
     steps = max(abs(rows), abs(columns))
     parts = [
         ("" if 2 * abs(offset) < steps else names[offset > 0])
@@ -283,8 +283,8 @@ def make_words(
     render_mode: str | None = None,
     **task: Any,
 ) -> NetHackWords:
-    """Create a task described in words; its arguments are those of `NetHackWords`, nle's character and the task's."""
+    """Create a `NetHackWords` env from its own arguments, nle's ``character`` and the task's arguments."""
     if wrong := sorted(task.keys() - {"level", "continual", "sober"}):
-        raise ConfigError(f"{wrong[0]} is not an argument of a NetHack task in words")
+        raise ConfigError(f"{wrong[0]} is not an argument of NetHack tasks with observations as text")
     made = make_goal(goal, observation_keys=_KEYS, character=character, render_mode=render_mode, **task)
     return NetHackWords(made, GOALS[goal].format(level=getattr(made.unwrapped, "level", None)), most_seen, inventory)

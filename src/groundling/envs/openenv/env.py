@@ -19,7 +19,7 @@ from groundling.errors import ConfigError, RunError, warn_caller
 PREFIX = "openenv:"
 _MEGABYTES = 1.0  # Maximum size of a response
 _CONNECT_SECONDS = 10.0
-_MOST_LOSSES = 5  # Maximum number of consecutive losses without a step in between
+_MOST_LOSSES = 5  # Maximum number of losses without a step in between
 _FULL, _REJECTED = "CAPACITY_REACHED", "VALIDATION_ERROR"  # OpenEnv's error codes
 _FIELD = re.compile(r"\{([\w.-]+)\}")
 
@@ -38,7 +38,7 @@ class OpenEnv(gymnasium.Env[dict[str, Any], str]):
     """An environment that runs on an OpenEnv server. Only JSON is accepted from the server.
 
     Fields of the observation are specified by their path, such as ``prompt``, ``metadata.status`` or
-    ``messages.-1.content``. If the server is lost, the next reset waits for it.
+    ``messages.-1.content``. If the connection is lost, the next reset waits for the server.
 
     Args:
         url: Address of the server, such as ``http://127.0.0.1:8000``.
@@ -46,12 +46,12 @@ class OpenEnv(gymnasium.Env[dict[str, Any], str]):
         constants: Values of the action's other fields, the same for every action.
         admissible: Field that lists the admissible values of ``action``, or the list itself; None to allow any text.
         names: Names for the values, such as ``{0: up, 1: down}``.
-        goal: The goal, in which ``{field}`` stands for a field at reset. If None, the observation may contain a goal.
+        goal: The goal; ``{field}`` is replaced with a field's value at reset. By default, the observation's goal, if any.
         descriptions: Names of fields, or sentences with ``{field}``. By default, all fields except the goal, the
             actions and the metadata.
         reset: Arguments of every reset, in addition to the seed.
         max_steps: Number of steps after which an episode is truncated.
-        timeout: Seconds to wait for a response, or for a lost server to come back.
+        timeout: Seconds to wait for a response, or for a lost server to become available again.
 
     Raises:
         ConfigError: The package is missing, an argument is invalid, or the server is unreachable or has too few sessions.
@@ -60,7 +60,7 @@ class OpenEnv(gymnasium.Env[dict[str, Any], str]):
     """
 
     remote: ClassVar[bool] = True
-    """The env can be lost even without workers, and equal seeds may produce different episodes."""
+    """The env can be lost even without worker processes, and equal seeds may produce different episodes."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class OpenEnv(gymnasium.Env[dict[str, Any], str]):
         if isinstance(descriptions, str):
             raise ConfigError(f"world.args.descriptions must be a list, got {descriptions!r:.60}: put it in brackets")
         if names and admissible is None:
-            raise ConfigError("world.args.names does nothing without world.args.admissible, which lists the values")
+            raise ConfigError("world.args.names has no effect without world.args.admissible, which lists the values")
         if action in (constants or {}):
             raise ConfigError(f"world.args.constants sets {action!r}, which the agent sets: remove it")
         if "seed" in (reset or {}):
@@ -145,7 +145,7 @@ class OpenEnv(gymnasium.Env[dict[str, Any], str]):
         if self._first is not None and answer.observation != self._first:
             self._first = None
         elif self._first is not None and truncated:
-            warn_caller(f"{self} showed the same observation for {self._steps} steps")
+            warn_caller(f"{self} returned the same observation for {self._steps} steps")
         return answer.observation, answer.reward, answer.done, truncated, info
 
     def close(self) -> None:
@@ -163,7 +163,7 @@ class OpenEnv(gymnasium.Env[dict[str, Any], str]):
         except ConfigError as error:
             if not self._has_answered:
                 raise
-            self._lose(f"did not come back: {error}")
+            self._lose(f"did not become available again: {error}")
 
     def _ask(self, what: str, call: Callable[[], Any]) -> ServerStep:
         """Return a validated response; close the session and raise `EnvLost` if it is missing or invalid."""
@@ -172,11 +172,11 @@ class OpenEnv(gymnasium.Env[dict[str, Any], str]):
             observation, reward, done = result.observation, result.reward, result.done
             json.dumps(observation, allow_nan=False)
         except TimeoutError:
-            self._lose(f"did not answer a {what} within {self._timeout:g} s")
+            self._lose(f"did not respond to a {what} within {self._timeout:g} s")
         except ConnectionError as error:
             self._lose(f"lost the connection: {_line(error)}")
         except json.JSONDecodeError as error:
-            self._lose(f"did not answer a {what} with JSON: {error.doc[:60]!r}")
+            self._lose(f"did not respond to a {what} with JSON: {error.doc[:60]!r}")
         except ValueError:
             self._lose("sent an observation with NaN or infinity")
         except Exception as error:  # from the client, for unexpected frames, or from the connection

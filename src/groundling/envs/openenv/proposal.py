@@ -74,7 +74,7 @@ def read_schema(url: str) -> dict[str, Any]:
 
 
 def count_sessions(id: str, most: int) -> int:
-    """Return how many concurrent sessions ``openenv:URL`` allows, up to ``most``, by briefly opening that many."""
+    """Count the concurrent sessions that ``openenv:URL`` allows, up to ``most``, by briefly opening that many."""
     url = id.removeprefix(PREFIX)
     clients: list[Any] = []
     try:

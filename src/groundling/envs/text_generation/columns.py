@@ -129,7 +129,7 @@ class DatasetPool(Pool):
             yield from self.samples(rows, split)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise ConfigError(
-                f"a row of dataset {dataset} has a different format from what its pool expects ({error!r}): use the "
+                f"a row of dataset {dataset} does not have the format that its pool expects ({error!r}): use the "
                 "bundled sample with offline=true"
             ) from error
 
@@ -143,7 +143,7 @@ _PROMPT_NAMES = ("question", "problem", "instruction", "query", "input", "prompt
 
 @dataclass(kw_only=True)
 class ColumnPool(Pool):
-    """Base class for pools that build each sample from the columns of a row, including TRL's prompt formats.
+    """Base class for pools that build each sample from the columns of a row. TRL's prompt formats are supported.
 
     A prompt is a string or a list of messages, ``{"role": …, "content": …}``, which requires ``world.chat=true``.
 
@@ -200,7 +200,7 @@ class ColumnPool(Pool):
             wrong = references if isinstance(prompt, str | list) else prompt
             raise ConfigError(f"prompt and references must be strings, got {wrong!r:.80}")
         if others := {one.get("role") for one in references if isinstance(one, Mapping)} - {"assistant", None}:
-            raise ConfigError(f"{reference} must be an answer, got {others}: move them to the prompt")
+            raise ConfigError(f"{reference} must be an answer, but has roles {others}: move these to the prompt")
         references = tuple(one.get("content") if isinstance(one, Mapping) else one for one in references)
         if isinstance(prompt, str):
             return Sample(id, self.prompt_prefix + prompt + self.prompt_suffix, references, meta, data=(prompt,))
@@ -382,7 +382,7 @@ class HuggingFace(ColumnPool):
                 "own file"
             )
             raise _not_loaded(self.dataset, error, advice) from error
-        # Images and audio are not decoded, since this could fetch them from any URL in a row.
+        # Images and audio are not decoded, since decoding could fetch them from any URL in a row.
         check_columns(loaded.column_names, f"dataset {self.dataset}")
         for table in loaded.with_format("arrow").iter(_ROWS):
             yield from table.to_pylist()
