@@ -150,7 +150,7 @@ def test_findings_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check-env", "tests.envs.doors:Doors"]) == 0
     printed = capsys.readouterr().out
     assert "Goal of the agent: open" in printed and "1 to 5 per step" in printed
-    assert "its preferences before training: " in printed and "entropy (action_writing, untrained)" in printed
+    assert "the model's preferences before training: " in printed and "entropy (action_writing, untrained)" in printed
     assert "so runs can be resumed exactly" in " ".join(printed.split())
 
 
