@@ -45,15 +45,15 @@ class Rollout:
     mask: Tensor | None = None
     """bool: True if the step is included; False after a sequence or single episode ends. If None, all are included."""
     groups: Tensor | None = None
-    """``(num_envs,)`` int64: columns in a group share a start, such as a prompt. If None, there is only one group."""
+    """``(num_envs,)`` int64: group index; a group's columns share a start, such as a prompt. If None, all share one."""
     kl: Tensor | None = None
     """log π(a) - log π_ref(a) of each action, both before any filter, for a KL penalty."""
     truncation_values: Tensor | None = None
     """γ V of a truncated episode's last observation, else 0. If None, truncation is treated as termination."""
     raw_log_probs: Tensor | None = None
-    """``log_probs`` before any filter or mask; None if there was neither."""
+    """``log_probs`` before any filter or mask; None if there is neither."""
     states: Tensor | None = None
-    """int64: equal for equal states of episodes with the same start; None unless GiGPO needs them."""
+    """int64: equal for equal states of episodes with the same start; None unless needed by GiGPO."""
     tokens: TurnTokens | None = None
     """Tokens ``(num_steps, num_envs, num_tokens)`` if the policy generates turns; `observations` are then `Turn`s."""
     truncated: Tensor | None = None

@@ -38,7 +38,7 @@ def add_parser(commands: Commands) -> None:
     text = "a text file with your own instructions, in which {goal} is replaced with the goal"
     add("--question", type=Path, metavar="FILE", help=text)
     add("--blstats", action="store_true", help="in NetHack: also show the player's state to the judge")
-    add("--both-orders", action="store_true", help="ask about each pair in both orders")
+    add("--both-orders", action="store_true", help="query the judge with each pair in both orders")
     add("--name", help="name of the labels in the dataset (default: derived from the judge, goal and prompt)")
     add("--store", type=Path, metavar="FOLDER", help="folder of the stored answers (default: DATASET/answers)")
     add("--chunks", type=positive, default=1, metavar="N", help="split the work into N chunks, one per process")

@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
         if not text.lstrip("+~").startswith(("world.", "policy.", "model.")):
             raise ConfigError(f"check-env accepts only overrides of world, policy and model, got {text!r}")
     console = make_console()
-    schema: list[tuple[str, str]] = []  # A server's description of itself
+    schema: list[tuple[str, str]] = []  # The description that a server provides
     config = _config(arguments, schema)
     world: Any = config.world
     if schema:
@@ -96,7 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
             left -= len(observation.actions)
     preferred = preferences(policy, scored) if scored and isinstance(policy, PromptPolicy) else None
     for taken, observation in played.shown.items():
-        console.rule(f"the model's prompt after {taken} actions", align="left")
+        console.rule(f"the model's prompt at step {taken}", align="left")
         for prompt in policy.prompts([observation]) or ():
             console.print(prompt)
         place = next((i for i, one in enumerate(scored) if one is observation), None)

@@ -85,7 +85,7 @@ def one_line(error: Exception) -> str:
 
 
 def spelling(file: str) -> str:
-    """Convert FILE.py to MODULE, or FILE.py:NAME to MODULE:NAME, with the folder to run in if it is another."""
+    """Convert FILE.py to MODULE and FILE.py:NAME to MODULE:NAME; append the folder unless it is the current one."""
     file, colon, name = file.partition(":")
     path = Path(file).resolve()
     return f"{path.stem}{colon}{name}{'' if path.parent == Path.cwd() else f', run in {path.parent}'}"

@@ -49,7 +49,7 @@ def add_parser(commands: Commands) -> None:
     text += "(default: held-out); for text generation, the splits test, val and train (default: test)"
     add("--suite", "--split", help=text)
     text = "a function of goal, observation and info that returns the goal to show in the suite swapped; if the env "
-    text += "states no goal, it returns the observation with the goal in it replaced"
+    text += "has no separate goal, it returns the observation with its goal replaced"
     add("--other-goal", metavar="FILE.py:FUNCTION", help=text)
     text = "evaluate on a benchmark's suites and compute its score: balrog-babyai, the mean over five tasks"
     add("--protocol", choices=("balrog-babyai",), help=text)
