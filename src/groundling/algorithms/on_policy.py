@@ -30,7 +30,7 @@ _ROUNDING = 1e-6  # Rounding error, in nats, of the log-ratio between a policy a
 
 @dataclass
 class OnPolicy(Algorithm):
-    """Base class for learning from the policy's rollouts; subclasses add `setup`, `targets`, `loss` and `optimize`.
+    """Base class for on-policy algorithms; subclasses implement `setup`, `targets`, `loss` and `optimize`.
     The entropy bonus, KL penalty and contrastive losses are `regularizers` that can be added to every loss.
     """
 

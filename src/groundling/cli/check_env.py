@@ -132,7 +132,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _config(arguments: argparse.Namespace, schema: list[tuple[str, str]]) -> "Config":
-    """Compose the config; for a server, add its description to ``schema`` and use proposed arguments."""
+    """Compose the config; for a server, add its description to ``schema`` and use the proposed arguments."""
     from groundling.config.compose import compose
     from groundling.envs.make import is_server
     from groundling.training.defaults import compose_fitted

@@ -94,7 +94,7 @@ def _suites() -> dict[str, str]:
 
 
 def _keys() -> dict[str, str]:
-    """Return the config keys; a key that only some kinds of world have is described by these kinds."""
+    """Return the config keys; keys that exist only in some kinds of world are described by listing these."""
     from groundling.config.schema import config_of
     from groundling.fields import flat
     from groundling.worlds import worlds
