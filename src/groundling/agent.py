@@ -27,9 +27,8 @@ class Agent:
         if policy is None:
             raise ConfigError(f"{target.agent} is not a trained agent: pass a run's folder")
         if not isinstance(world, ActsElsewhere):
-            raise ConfigError(
-                f"an agent of {world.spec.name} cannot be loaded for a custom loop: evaluate or watch the run instead"
-            )
+            name = world.spec.name
+            raise ConfigError(f"agents trained in {name} do not support custom loops: evaluate or watch the run")
         self.name, self.policy = target.config.name, policy
         self._actor = world.actor(policy, torch.Generator().manual_seed(seed))
 
@@ -47,7 +46,7 @@ class Agent:
         self._actor.reset()
 
     def act(self, observation: Any, info: Mapping[str, Any] | None = None) -> Any:
-        """Choose an action or generate a text, by sampling or greedily, as in the run's evaluations.
+        """Choose an action or generate a text, sampled or greedy as in the run's evaluations.
 
         Args:
             observation: The env's observation, or the prompt to respond to.
@@ -57,7 +56,7 @@ class Agent:
             The action for the env's ``step``, or the generated text.
 
         Raises:
-            ConfigError: the observation lacks something that the agent needs.
+            ConfigError: The observation lacks an input that the agent requires.
         """
         return self._actor.act(observation, info or {})
 
@@ -77,9 +76,9 @@ def load(
 ) -> Agent:
     """Load a trained agent.
 
-    No code from the files is executed: they contain only safetensors and settings, which are validated. First import
-    the modules that define your own policies, prompts and other components. Only `Agent.make_env` needs the module of
-    the env. Without it, if the env has a list of actions, `Agent.act` returns the action's name instead of its index.
+    No code from the files is executed: they contain only safetensors and settings, which are validated. Import the
+    modules that define your own policies, prompts and other components first. The env's module is required only by
+    `Agent.make_env`; without it, `Agent.act` returns an action's name instead of its index in the env's action list.
 
     Args:
         name: A run's folder, a checkpoint, a published policy's folder or hub id, or an experiment. An experiment's
@@ -90,8 +89,8 @@ def load(
         overrides: Overrides of the agent's configuration, as on the command line.
 
     Raises:
-        ConfigError: there is no such agent, its kind of world is not registered, or its model cannot be loaded.
-        RunError: a file is corrupt, or the hub cannot be reached.
+        ConfigError: The agent does not exist, its kind of world is not registered, or its model cannot be loaded.
+        RunError: A file is corrupt, or the hub cannot be reached.
     """
     words = [f"device={device}", *overrides]
     return Agent(find(str(name), words, warn, "acting", revision=revision), seed)

@@ -29,7 +29,7 @@ _DEMO = [
     ("reward.count=null", "cannot remove reward.count: the reward consists of env"),
     # The grammar of overrides.
     ("seed", "key=value"),
-    ("seed=1,2", "^seed takes one value, got several: seed=1,2$"),
+    ("seed=1,2", "^seed accepts a single value, got several: seed=1,2$"),
     ("seed@x=3", "without @"),
     ("name=né", "quote"),
     # Types and bounds.

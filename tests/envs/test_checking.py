@@ -146,11 +146,11 @@ def test_a_limited_number_of_actions_is_scored(
 
 def test_findings_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check-env", "tests.envs.doors:Doors", "world.history=1"]) == 0
-    assert "the model's prompt after 1 actions" in capsys.readouterr().out
+    assert "the model's prompt at step 1" in capsys.readouterr().out
     assert main(["check-env", "tests.envs.doors:Doors"]) == 0
     printed = capsys.readouterr().out
     assert "Goal of the agent: open" in printed and "1 to 5 per step" in printed
-    assert "its preferences before training: " in printed and "entropy (action_writing, untrained)" in printed
+    assert "the model's preferences before training: " in printed and "entropy (action_writing, untrained)" in printed
     assert "so runs can be resumed exactly" in " ".join(printed.split())
 
 

@@ -107,7 +107,7 @@ def test_other_processes_continue_if_one_fails(
     few = ["seeds=1", "arms=quick,slow", "suites=held-out", "--import", "registers", "--jobs", "2"]
     assert main(study_command(study, *few)) == 1
     captured = capsys.readouterr()
-    assert "1 of 2 failed (slow-seed1)" in captured.err
+    assert "1 of 2 runs failed (slow-seed1)" in captured.err
     assert "line 1 of" in captured.out and "study.log" in captured.out  # the last output of the run
     assert "quick-seed1 finished" in captured.out
     assert "Unfinished or failed" in (study.parent / "out" / "README.md").read_text()

@@ -179,7 +179,7 @@ def test_invalid_cloning_is_reported(dataset: Path, tmp_path: Path, capsys: pyte
     assert "world.history=2" in error(data, "world.history=3")
     assert "select the dataset's actions" in error(data, "world.language=french")
     assert "objective=choice" in error(data, "policy.id=action_head")
-    assert "writes turns: set algorithm.args.objective=choice" in error(data, "policy.id=action_generating")
+    assert "generates turns: set algorithm.args.objective=choice" in error(data, "policy.id=action_generating")
     other = "has episodes of BabyAI-GoToObj-v0, but world.env=BabyAI-GoToLocal-v0"
     assert other in error(data, "world.env=BabyAI-GoToLocal-v0")
     assert "it needs symbols" in error(data, "policy.id=symbolic")

@@ -158,7 +158,7 @@ def test_mismatches_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[s
         (["algorithm.id=grpo", _LEARNER, "world.args.draw_task=construction"], "set draw_task=reset, or set task"),
         (["algorithm.id=grpo", "algorithm.args={loss_type: dapo}"], "loss_type=dapo applies only to texts"),
         (["algorithm.id=grpo", "algorithm.args={mask_truncated_completions: true}"], "true applies only to texts"),
-        (["algorithm.id=grpo", "algorithm.args={importance_sampling_level: sequence}"], "that writes texts or turns"),
+        (["algorithm.id=grpo", "algorithm.args={importance_sampling_level: sequence}"], "generates texts or turns"),
         (["algorithm.id=grpo", "algorithm.args={loss_type: cispo, clip_range: 0.1}"], "set clip_range_high instead"),
     ):
         assert main([*_WORDS, *more, f"run_dir={tmp_path / 'run'}"]) == 1

@@ -1,4 +1,4 @@
-"""Algorithms that learn from rollouts, independently of the env and the meaning of its actions."""
+"""Algorithms, which learn from rollouts and do not depend on the env or the type of its actions."""
 
 from groundling.algorithms.a2c import A2C
 from groundling.algorithms.advantages import generalized_advantage, standardise, v_trace

@@ -33,7 +33,7 @@ class A2C(OnPolicy):
     value_coefficient: Annotated[float, Ge(0)] = 1.0
     """Weight of the value loss (half the squared error); 1.0 corresponds to 0.5 in Stable-Baselines3."""
     credit: Credit = "turn"
-    """Advantages of a turn's tokens: a shared one ("turn") or one per token ("token", "poad"; `token_advantages`)."""
+    """Advantages of generated tokens: one per turn ("turn"), or one per token ("token", "poad"; `token_advantages`)."""
 
     def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
         return credit_refusal(self.credit, policy) or super().accepts(policy, args, world)

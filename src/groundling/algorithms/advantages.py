@@ -44,7 +44,7 @@ def generalized_advantage(
 
 def returns_to_go(rewards: Tensor, dones: Tensor, gamma: float) -> Tensor:
     """Discounted returns G_t = r_t + γ (1 - done_t) G_{t+1}; all tensors are ``(num_steps, ...)``.
-    An episode that the rollout cuts off is treated as if it had ended there.
+    An episode that is cut off by the end of the rollout is treated as terminated.
     """
     returns = torch.empty_like(rewards)
     continues = 1.0 - dones.to(rewards.dtype)
@@ -88,12 +88,12 @@ def group_sums(x: Tensor, group: Tensor) -> Tensor:
 
 
 ScaleRewards = Literal["group", "batch", "none"]
-"""Divisor of advantages within groups: the standard deviation of the group or of the whole rollout, or no divisor."""
+"""Divisor of group-relative advantages: the standard deviation of the group or of the whole rollout, or no divisor."""
 
 
 def relative_to_group(x: Tensor, group: Tensor, scale: ScaleRewards = "group") -> Tensor:
-    """(x - mean x) / (std x + 1e-4) in each group, with the unbiased standard deviation; 0 if all are equal.
-    ``x`` is ``(n,)``; ``group``, int64 ``(n,)``, is each element's group. ``scale`` selects the standard deviation.
+    """(x - mean x) / (std x + 1e-4) in each group, with the unbiased standard deviation; 0 if all ``x`` are equal.
+    ``x`` is ``(n,)``; ``group``, int64 ``(n,)``, is each element's group. ``scale`` selects the divisor.
     """
     counts = group_sums(torch.ones_like(x), group)[group]
     centred = x - group_sums(x, group)[group] / counts
@@ -109,8 +109,8 @@ def relative_to_group(x: Tensor, group: Tensor, scale: ScaleRewards = "group") -
 
 
 def varied_groups(rollout: Rollout, returns: Tensor, share: float) -> Tensor:
-    """Select the ``share`` of groups, at least one, whose episodes' returns have the largest variance (SNR-aware
-    filtering, RAGEN-2, arXiv 2604.06268). ``returns`` (to go) and the result, bool, are ``(num_steps, num_envs)``.
+    """Select the fraction ``share`` of groups, at least one, with the largest variance of returns (SNR-aware filtering,
+    RAGEN-2, arXiv 2604.06268). ``returns`` (to go) and the returned bool mask are ``(num_steps, num_envs)``.
     """
     episodes = GroupedEpisodes.of(rollout, returns)
     counts = group_sums(torch.ones_like(episodes.returns), episodes.group)
@@ -155,11 +155,11 @@ def standardise(x: Tensor, mask: Tensor | None = None, rounding: float = 0.0) ->
 
 
 def explained_variance(values: Tensor, returns: Tensor, weights: Tensor | None = None) -> float:
-    """1 - Var[R - V] / Var[R] where weights are positive: 1 for perfect values, 0 if a constant is as good."""
+    """1 - Var[R - V] / Var[R] where weights are positive: 1 for perfect values, 0 for constant values."""
     if weights is not None:
         values, returns = values[weights > 0], returns[weights > 0]
     variance = returns.var(correction=0)
-    # True if returns are constant up to rounding, including that of V in R = Â + V (a few times 6e-8 V).
+    # Returns are constant up to rounding errors, including those of R = Â + V (a few times 6e-8 V).
     if variance <= 1e-12 * returns.square().mean() + 5e-14 * values.square().mean():
         return 0.0
     return (1 - (returns - values).var(correction=0) / variance).item()
@@ -181,10 +181,10 @@ def v_trace(
     Â_t = ρ_t (r_t + γ_t v_{t+1} - V(s_t))
 
     with ρ_t = min(ρ̄, π(a_t)/μ(a_t)), c_t = min(c̄, π(a_t)/μ(a_t)), and γ_t = γ, or 0 where the episode ended. If
-    π = μ and both bars are at least 1, v_t is the discounted return, bootstrapped from V after the last step.
+    π = μ, and ρ̄ and c̄ are at least 1, v_t is the discounted return, bootstrapped from V after the last step.
 
     Args:
-        log_ratios: ``(num_steps, ...)``, log π(a_t) - log μ(a_t), where π learns and μ acts.
+        log_ratios: ``(num_steps, ...)``, log π(a_t) - log μ(a_t), where π is the learning and μ the acting policy.
         rewards, values, dones, last_values, gamma: See `generalized_advantage`.
         rho_bar: ρ̄, which bounds the weights of temporal differences. The targets are the values of a policy between μ
             (ρ̄ near 0) and π (ρ̄ infinite).
@@ -210,15 +210,15 @@ def v_trace(
 
 
 Credit = Literal["turn", "token", "poad"]
-"""Advantages of a turn's tokens. "turn": all tokens share one. "token": each token has its own, like an env step.
-"poad": the same as "token", but discounted only from turn to turn (POAD, arXiv 2405.15821)."""
+"""Advantages of a turn's tokens. "turn": one for all tokens. "token": one per token, as if each were an env step.
+"poad": like "token", but discounted only from turn to turn (POAD, arXiv 2405.15821)."""
 
 
 def credit_refusal(credit: Credit, policy: Callable[..., Policy]) -> str | None:
     """Return why the policy cannot be trained with ``credit``, or None if it can."""
     if credit == "turn" or not isinstance(policy, type) or getattr(policy, "writes_turns", False):
         return None
-    return f"credit={credit} needs a policy that writes turns (leave it out, or set policy.id=action_generating)"
+    return f"credit={credit} needs a policy that generates turns (leave it out, or set policy.id=action_generating)"
 
 
 def token_advantages(
@@ -243,8 +243,8 @@ def token_advantages(
     Args:
         rewards: ``(num_steps, num_envs)``, the reward of each turn.
         values: ``(num_steps, num_envs, num_tokens)``, V before each token is generated.
-        mask: Bool, same shape: the tokens to include, among them the first of each turn. Other tokens, such as those
-            forced by a grammar, are skipped.
+        mask: Bool, same shape: True for the tokens to include, which must include the first of each turn. Other
+            tokens, such as those forced by a grammar, are skipped.
         dones, last_value, gamma, lam: See `generalized_advantage`; they apply from turn to turn.
         token_gamma: γ_w, the discount from token to token. λ_w is ``lam``.
 
@@ -276,7 +276,7 @@ def anchored(rollout: Rollout, returns: Tensor, states: Tensor, scale: ScaleRewa
     """GiGPO's step advantages (Feng et al. 2025, arXiv 2505.10978): Â^S_t = (G_t - mean G) / std G.
     The mean and standard deviation are over the group's steps in the same state; episodes with the same start often
     share states. ``returns`` (to go) and the result are ``(num_steps, num_envs)``; ``states``, int64 of the same
-    shape, are equal for equal states. The advantage of a step with a unique state is 0.
+    shape, contains equal numbers for equal states. The advantage of a step with a unique state is 0.
     """
     episodes = GroupedEpisodes.of(rollout, returns)
     counted = torch.ones_like(returns).bool() if rollout.mask is None else rollout.mask

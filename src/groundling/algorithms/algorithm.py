@@ -22,10 +22,10 @@ class Algorithm(ABC):
     gamma: float
     """Discount factor."""
     offline: ClassVar[bool] = False
-    """True if it learns from a dataset's rollouts (world.dataset) instead of rollouts of the policy."""
+    """True if it learns from a dataset's rollouts (world.dataset) instead of the policy's own."""
     learns_from: ClassVar[Literal["references", "pairs", "labels"]] = "references"
-    """The data of a pool that an offline algorithm learns from: references, pairs of a chosen and a rejected text, or
-    texts labelled good or bad."""
+    """The data that an offline algorithm reads from a pool: references, pairs of a chosen and a rejected text, or texts
+    labelled good or bad."""
     needs_reference: ClassVar[bool] = False
     """True if it compares the policy with its reference even without a KL penalty."""
     needs_values: ClassVar[bool] = True
@@ -44,9 +44,9 @@ class Algorithm(ABC):
     everything, which is correct but no faster."""
 
     def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
-        """Check, before anything is loaded, that the algorithm can train a policy in a world.
+        """Check, before anything is loaded, whether the algorithm can train a policy in a world.
         ``policy`` is the policy's class, or a factory function whose result is not yet known; ``args`` are its
-        arguments, except for loaded objects. Return None if it can; otherwise the reason and the setting to change.
+        arguments, except for loaded objects. Return None if it can, or else the reason and the setting to change.
         """
         if not getattr(policy, "trainable", True):
             return "that policy has no weights to train"
@@ -73,7 +73,7 @@ class Algorithm(ABC):
         """
 
     def use_folder(self, folder: Path) -> None:  # noqa: B027 (most need none)
-        """Keep data that grows with the run, such as a replay memory, in the run's folder.
+        """Set the run's folder, which stores data that grows with the run, such as a replay memory.
         Called before anything is learned or loaded; only the main process may write.
         """
 
@@ -98,7 +98,7 @@ algorithms: Registry[Any] = Registry("algorithm")
 def check_trains(
     id: str, args: Mapping[str, Any], policy_id: str, policy_args: Mapping[str, Any], world: WorldSpec
 ) -> None:
-    """Raise `ConfigError`, before anything is loaded, unless the algorithm can train the policy in a world.
+    """Raise `ConfigError`, before anything is loaded, unless the algorithm can train the policy in the world.
     The message lists compatible policies and algorithms.
     """
     reason = algorithms.create(id, **args).accepts(policies.get(policy_id), policy_args, world)

@@ -40,7 +40,7 @@ class APPO(ClippedOnPolicy):
     """Steps per optimizer step, over all processes; rounded down to whole segments."""
     clip_range: Annotated[float, Gt(0)] = 0.1  # ε: the policy's ratio is clipped to 1 / (1 + ε) and 1 + ε
     value_clip_range: Annotated[float | None, Gt(0)] = 1.0
-    """Maximum change of a value before it is clipped; null disables clipping."""
+    """Maximum change in a value before it is clipped; null disables clipping."""
     value_coefficient: Annotated[float, Ge(0)] = 1.0
     """Weight of the value loss (half the squared error); 1 corresponds to 0.5 in the original."""
     entropy_coefficient: Annotated[float, Ge(0)] = 0.003
@@ -61,7 +61,7 @@ class APPO(ClippedOnPolicy):
 
     def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
         if getattr(policy, "writes_turns", False):
-            return "it weights single steps, but that policy writes turns of many tokens"
+            return "it weights single steps, but that policy generates turns of many tokens"
         return super().accepts(policy, args, world)
 
     def targets(self, rollout: Rollout) -> Targets:

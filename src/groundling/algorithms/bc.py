@@ -21,14 +21,14 @@ from groundling.policies.policy import Policy, Turn
 @algorithms.register("bc")
 @dataclass
 class BehaviouralCloning(Algorithm):
-    """Clones a dataset's actions (world.dataset) or texts by maximum likelihood; the defaults are GLAM's.
+    """Maximum-likelihood cloning of a dataset's actions (world.dataset) or texts; the defaults are GLAM's.
     L = -E[log P(action | observation)] or, for texts, -E[log P(token | prompt, earlier tokens)] over all tokens
     """
 
     objective: Literal["text", "choice"] = "text"
     """"text": learn to generate the action's text after the prompt, as in GLAM (whose targets also contained padding);
     requires policy.id=action_scoring or action_writing. "choice": learn to choose among the admissible actions.
-    Whole texts are always learned token by token."""
+    For text generation, this has no effect."""
     learning_rate: Annotated[float, Gt(0)] = 5e-4  # AdamW's step size
     learning_rate_schedule: Schedule = "cosine"
     """Schedule of the learning rate over training; the rate is set once per update."""
@@ -51,9 +51,9 @@ class BehaviouralCloning(Algorithm):
         if reason is not None or self.objective == "choice" or world.action != "choice":
             return reason
         if getattr(policy, "writes_turns", False):
-            return "that policy writes turns: set algorithm.args.objective=choice"
+            return "that policy generates turns: set algorithm.args.objective=choice"
         if isinstance(policy, type) and not issubclass(policy, ActionTextPolicy):
-            return "that policy does not choose by an action's text: set algorithm.args.objective=choice"
+            return "that policy does not score the actions' texts: set algorithm.args.objective=choice"
         return None
 
     def setup(self, policy: Policy) -> None:
@@ -114,7 +114,7 @@ class BehaviouralCloning(Algorithm):
 
 
 def _batch_of(policy: Policy, rollout: Rollout) -> Batch:
-    """Return the batch of a dataset's rollout, without advantages or returns; minibatch sizes count elements."""
+    """Return the batch of a dataset's rollout, with advantages and returns of 0; minibatch sizes count elements."""
     zeros = torch.zeros_like(rollout.rewards)
     batch = Batch.of(policy, rollout, Targets(zeros, zeros))
     batch.num_steps = len(batch)

@@ -1,4 +1,4 @@
-"""Extra training epochs of a value head on recent rollouts, without gradients to its inputs."""
+"""Extra training epochs for a value head on recent rollouts, with its inputs treated as constants."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -23,7 +23,7 @@ def detached(head: nn.Module) -> Iterator[None]:
 
 
 class HeadInputs:
-    """Records the value head's inputs for each element of a batch: one row for each step or token to learn from."""
+    """Recorder of the value head's inputs for each element of a batch: one row per step or token to learn from."""
 
     def __init__(self, batch: Batch, head: nn.Module) -> None:
         self._batch, self._head = batch, head

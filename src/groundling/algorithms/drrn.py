@@ -37,8 +37,8 @@ class ReplayedStep:
 
 
 class ReplayMemory:
-    """Keeps the last ``size`` transitions in memory, and all of them in a file, where numbers replace repeated texts.
-    A checkpoint stores only the file's length and checksum; the next `save` removes what a killed run wrote later.
+    """The last ``size`` transitions in memory, and all transitions in a file, where numbers replace repeated texts.
+    A checkpoint stores only the file's length and checksum; `save` removes lines that a killed run added later.
     """
 
     def __init__(self, size: int) -> None:
@@ -58,7 +58,7 @@ class ReplayMemory:
         return self._kept[place]
 
     def keep_file(self, path: Path, writes: bool = True) -> None:
-        """Save to ``path``; with several processes, only the main one ``writes``."""
+        """Set the path of the file; with several processes, only the main one ``writes``."""
         self._path, self._writes = path, writes
 
     def add(self, transition: ReplayedStep) -> None:
@@ -144,16 +144,16 @@ class ReplayMemory:
 @dataclass
 class DRRN(Algorithm):
     """Q-learning on replayed transitions (He et al. 2016, arXiv 1511.04636), with GLAM's settings.
-    L = Huber(Q(s, a) - (r + γ max_a' Q(s', a'))), where a' are the actions admissible in s'
+    L = Huber(Q(s, a) - (r + γ max_a' Q(s', a'))), where a' ranges over the actions admissible in s'
     """
 
     learning_rate: Annotated[float, Gt(0)] = 1e-4
     gamma: Annotated[float, Ge(0), Le(1)] = 0.9  # Discount factor
     batch_size: Annotated[int, Ge(1)] = 64  # Transitions per gradient step
     replay_size: Annotated[int, Ge(1)] = 5_000_000
-    """Size of the replay memory; the oldest transitions are dropped. ``replay.jsonl`` keeps all, about 1 kB each."""
+    """Size of the replay memory; the oldest transitions are dropped. ``replay.jsonl`` keeps all, at about 1 kB each."""
     steps_per_gradient: Annotated[int, Ge(1)] = 128
-    """Env steps per gradient step; 128 in GLAM. With lower values, learning is faster per step but slower per hour."""
+    """Env steps per gradient step; 128 in GLAM. Lower values speed up learning per step, but slow it down per hour."""
     max_grad_norm: Annotated[float, Gt(0)] = 5.0
 
     reports_entropy = False
@@ -165,7 +165,7 @@ class DRRN(Algorithm):
 
     def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
         if isinstance(policy, type) and not issubclass(policy, DRRNPolicy):
-            return "it learns Q-values, which that policy does not have"
+            return "it learns Q-values, which that policy does not compute"
         return super().accepts(policy, args, world)
 
     def setup(self, policy: Policy) -> None:

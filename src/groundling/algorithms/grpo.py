@@ -119,7 +119,7 @@ class GRPO(ClippedOnPolicy):
             if self.group_share < 1 and world.group_size is None:
                 return f"group_share={self.group_share} needs several groups of episodes: set world.group_size"
             if self.importance_sampling_level == "sequence" and not getattr(policy, "writes_turns", True):
-                return "importance_sampling_level=sequence needs a policy that writes texts or turns (leave it out)"
+                return "importance_sampling_level=sequence needs a policy that generates texts or turns (leave it out)"
         return super().accepts(policy, args, world)
 
     def targets(self, rollout: Rollout) -> Targets:
@@ -180,13 +180,13 @@ def _scales(batch: Batch, loss_type: LossType) -> Tensor:
 @algorithms.register("gigpo")
 @dataclass
 class GiGPO(GRPO):
-    """GiGPO (Feng et al. 2025, arXiv 2505.10978): GRPO that also compares actions at states shared by episodes.
+    """GiGPO (Feng et al. 2025, arXiv 2505.10978): GRPO that also compares steps in states shared by episodes.
     Â = Â^E + ω Â^S. Â^E compares the episode's undiscounted return within its group. Â^S compares a step's discounted
     return to go with that of other steps in the group with the same goal, view and actions; see `anchored`.
     """
 
     gamma: Annotated[float, Ge(0), Le(1)] = 0.95
-    """Discount factor of Â^S; 0.95 in the paper. Below 1, steps' returns differ even with a single final reward."""
+    """Discount factor of Â^S; 0.95 in the paper. Below 1, steps differ in return even if only the last is rewarded."""
     step_weight: Annotated[float, Gt(0)] = 1.0  # ω: weight of the step advantages; 1 in the paper
 
     def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:

@@ -45,7 +45,7 @@ def ppo_loss(
     L = -E[min(ρ Â, clip(ρ, 1-ε, 1+ε) Â)] + c_v ½ E[max((V-R)², (clip(V, V_old±ε_v)-R)²)] - c_e E[H]
 
     Args:
-        log_prob, old_log_prob: Log-probability of the action now, and when it was taken.
+        log_prob, old_log_prob: Log-probability of the action under the current policy, and when it was taken.
         advantage: Â; not normalised here.
         value, old_value, value_target: V now, V when the action was taken, and the return R.
         entropy: H of the current policy.
@@ -144,7 +144,7 @@ def clipped_value_loss(
 
 
 def kl_estimate(log_ratio: Tensor) -> Tensor:
-    """k3 = exp(-d) + d - 1 ≥ 0, d = log π(a) - log π_ref(a): an unbiased estimate of KL(π ‖ π_ref) if a comes from π.
+    """k3 = exp(-d) + d - 1 ≥ 0, d = log π(a) - log π_ref(a): an unbiased estimate of KL(π ‖ π_ref) for a ~ π.
     From http://joschu.net/blog/kl-approx.html; GRPO's penalty (arXiv 2402.03300, equation 4).
     """
     return (-log_ratio).exp() + log_ratio - 1

@@ -30,7 +30,7 @@ _ROUNDING = 1e-6  # Rounding error, in nats, of the log-ratio between a policy a
 
 @dataclass
 class OnPolicy(Algorithm):
-    """Base class for learning from the policy's rollouts; subclasses add `setup`, `targets`, `loss` and `optimize`.
+    """Base class for on-policy algorithms; subclasses implement `setup`, `targets`, `loss` and `optimize`.
     The entropy bonus, KL penalty and contrastive losses are `regularizers` that can be added to every loss.
     """
 
@@ -42,7 +42,7 @@ class OnPolicy(Algorithm):
     """Fraction of training over which the learning rate rises from a tenth of its maximum."""
     micro_batch_size: Annotated[int | None, Ge(1), NoEffectOnResults] = None
     """Steps per forward and backward pass, halved when memory runs out. Gradients accumulate to the same mean, so it
-    affects only memory and speed. If None, all steps of an optimizer step are computed in one pass."""
+    affects only memory and speed. If null, each optimizer step is computed in one pass."""
     gamma: Annotated[float, Ge(0), Le(1)] = 0.99  # Discount factor
     entropy_coefficient: Annotated[float, Ge(0)] = 0.0
     """Weight of the entropy bonus: raise it if the policy becomes deterministic too early; usually 0 to 0.05."""
@@ -59,7 +59,7 @@ class OnPolicy(Algorithm):
     goal_coefficient: Annotated[float, Ge(0)] = 0.0
     """Weight of a loss that makes actions depend on the goal (see `GoalContrast`); 0 disables it."""
     goal_margin: Annotated[float, Gt(0), OnlyWith("goal_coefficient")] = 0.1
-    """KL in nats, between the policies under an observation's own goal and another, above which this loss is 0."""
+    """Margin in nats: the loss is 0 where KL(π(· | own goal) ‖ π(· | other goal)) is larger."""
 
     kl_in_loss: ClassVar[bool] = False  # Add the KL penalty to the loss instead of subtracting it from the rewards
 
@@ -117,7 +117,7 @@ class OnPolicy(Algorithm):
         """Take the optimizer steps of an update, and return their mean metrics."""
 
     def regularized(self, policy: Policy, batch: Batch, evaluation: Evaluated | None = None) -> Terms:
-        """Return `loss` plus the regularizers, each also under its name; ``evaluation`` is computed if None."""
+        """Return `loss` plus the regularizers, and each one's value by name; ``evaluation`` is computed if None."""
         evaluation = evaluation or policy.evaluate(batch.observations, batch.actions)
         terms = self.loss(evaluation, batch)
         for regularizer in self.regularizers:
@@ -155,7 +155,7 @@ class OnPolicy(Algorithm):
 
 @dataclass
 class ClippedOnPolicy(OnPolicy):
-    """Trains on shuffled minibatches for several epochs with AdamW; the loss is PPO's clipped surrogate.
+    """Base class for training on shuffled minibatches for several epochs with AdamW and PPO's clipped surrogate.
     L = -E[min(ρ Â, clip(ρ, 1-ε, 1+ε) Â)], ρ = π(a) / π_old(a)
     """
 
@@ -165,10 +165,10 @@ class ClippedOnPolicy(OnPolicy):
     weight_decay: Annotated[float, Ge(0)] = 0.0  # AdamW's weight decay, for matrices only
     epochs: Annotated[int, Ge(1)] = 1  # Passes over each rollout; usually 1 to 10
     minibatch_size: Annotated[int, Ge(1)] = 64
-    """Steps per optimizer step. Texts stay whole: as many as contain this many tokens on average, but at least one."""
+    """Steps per optimizer step. Texts are not split: a minibatch has at least one, and this many tokens on average."""
     clip_range: Annotated[float, Gt(0)] = 0.2  # ε of the policy's clipped ratio; usually 0.1 to 0.3
     target_kl: Annotated[float | None, Gt(0)] = None
-    """Stop learning from a rollout once a minibatch's KL from the old policy exceeds this; null: never stop early."""
+    """Stop an update once a minibatch's KL from the old policy exceeds this value; null disables early stopping."""
     advantage_share: Annotated[float, Gt(0), Le(1)] = 1.0
     """Learn only from the fraction of a rollout's steps with the largest |advantage|; 0.5 roughly halves the time."""
 

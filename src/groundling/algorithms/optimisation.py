@@ -38,7 +38,7 @@ def trainable(policy: Policy) -> list[Tensor]:
 
 
 def whole_and_parts(parameters: Iterable[Tensor]) -> list[list[Tensor]]:
-    """Separate whole parameters from sharded ones, since no kernel accepts both together; drop empty groups."""
+    """Separate unsharded parameters from sharded ones, since no kernel accepts both; drop empty groups."""
     whole, parts = list[Tensor](), list[Tensor]()
     for parameter in parameters:
         (parts if in_parts(parameter) else whole).append(parameter)

@@ -41,7 +41,7 @@ class PPO(ClippedOnPolicy):
     normalize_advantages: bool = False
     """Shift and scale the rollout's advantages to mean 0 and standard deviation 1 (GLAM does not)."""
     credit: Credit = "turn"
-    """Advantages of a turn's tokens: a shared one ("turn") or one per token ("token", "poad"; `token_advantages`)."""
+    """Advantages of generated tokens: one per turn ("turn"), or one per token ("token", "poad"; `token_advantages`)."""
     value_epochs: Annotated[int, Ge(0)] = 0
     """Extra epochs that train only the value head, on the hidden states of the last ``value_rollouts`` rollouts."""
     value_rollouts: Annotated[int, Ge(1), OnlyWith("value_epochs")] = 1
@@ -75,7 +75,7 @@ class PPO(ClippedOnPolicy):
         return terms
 
     def optimize(self, policy: Policy, batch: Batch, generator: torch.Generator) -> dict[str, float]:
-        """Take one optimizer step on each minibatch of every epoch; then fit the value head for ``value_epochs`` epochs."""
+        """Take one optimizer step on each minibatch of every epoch; then train the value head for ``value_epochs``."""
         if not self.detach_values and not self.value_epochs:
             return super().optimize(policy, batch, generator)
         head = policy.get_submodule("value_head")
@@ -131,7 +131,7 @@ class NLPO(PPO):
 
     def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
         if isinstance(policy, type) and not hasattr(policy, "refresh_mask"):
-            return "it needs a policy that masks its tokens"
+            return "it needs a policy with a token mask"
         if "mask_type" in inspect.signature(policy).parameters and args.get("mask_type") in (None, "topk"):
             return "it needs a mask model, an older copy of the policy (policy.args.mask_type=learned_top_p)"
         return super().accepts(policy, args, world)

@@ -40,7 +40,7 @@ def dpo_loss(
 
     Args:
         chosen, rejected: log π(text) - log π_ref(text), summed over the text's tokens, ``(num_pairs,)``.
-        beta: β; ε is ``label_smoothing``, the assumed share of wrong labels.
+        beta, label_smoothing: β, and ε, the assumed share of wrong labels.
         lengths: Numbers of tokens in the chosen and rejected texts; required by ipo.
     """
     check_shapes(chosen, rejected)
@@ -90,8 +90,8 @@ class PreferenceLearning(Algorithm):
     learning_rate: Annotated[float, Gt(0)] = 1e-6
     """AdamW's step size: 1e-6 for billions of parameters, 1e-5 with LoRA, about 1e-4 for a million."""
     learning_rate_schedule: Schedule = "linear"
-    """Shape of the learning rate's decay to 0 over training; it is set once per update."""
-    warmup: Annotated[float, Ge(0), Lt(1)] = 0.0  # Fraction of training in which the learning rate rises from a tenth
+    """Schedule of the learning rate over training; the rate is set once per update."""
+    warmup: Annotated[float, Ge(0), Lt(1)] = 0.0  # Fraction of training over which the rate rises from a tenth
     weight_decay: Annotated[float, Ge(0)] = 0.0  # AdamW's weight decay, for matrices only
     minibatch_size: Annotated[int, Ge(1)] = 16  # Examples (pairs, or labelled texts) per optimizer step
     micro_batch_size: Annotated[int | None, Ge(1), NoEffectOnResults] = None
@@ -139,7 +139,7 @@ class PreferenceLearning(Algorithm):
         return self.summary(figures)
 
     def prepare(self, policy: Policy, batch: Batch, indices: Tensor, processes: Processes) -> None:
-        """Compute what the loss needs from all examples ``indices``, before they are split into micro-batches."""
+        """Compute statistics of all examples ``indices`` for the loss, before they are split into micro-batches."""
 
     @abstractmethod
     def loss(self, policy: Policy, batch: Batch) -> Terms:
@@ -158,7 +158,7 @@ class DPO(PreferenceLearning):
     """
 
     loss_type: DPOLoss = "sigmoid"
-    """"sigmoid": DPO; "robust": for labels that are partly wrong; "hinge": SLiC; "ipo": IPO, with its τ as beta."""
+    """"sigmoid": DPO; "robust": for labels that are partly wrong; "hinge": SLiC; "ipo": IPO, with beta as its τ."""
     label_smoothing: Annotated[float, Ge(0), Lt(0.5), OnlyWith("loss_type", ("robust",))] = 0.0
     """Assumed share of wrong labels."""
     learns_from = "pairs"
@@ -188,7 +188,7 @@ class DPO(PreferenceLearning):
 @dataclass
 class KTO(PreferenceLearning):
     """Kahneman-Tversky optimization, which learns from texts labelled desirable or undesirable; see `kto_loss`.
-    The KL is the mean of log π - log π_ref over a minibatch's prompts, each with another's text, but at least 0.
+    The KL is the mean of log π - log π_ref over a minibatch's prompts with mismatched texts, or 0 if negative.
     """
 
     desirable_weight: Annotated[float, Gt(0)] = 1.0
@@ -242,7 +242,7 @@ def log_ratios(policy: Policy, batch: Batch, columns: Sequence[int] = (0, 1)) ->
 
 
 def _batch_of(policy: Policy, rollout: Rollout) -> Batch:
-    """Return a batch whose elements are examples, which are pairs of adjacent columns of ``rollout``."""
+    """Return a batch in which each element is an example: a pair of adjacent columns of ``rollout``."""
     assert rollout.mask is not None
 
     def paired(tensor: Tensor) -> Tensor:

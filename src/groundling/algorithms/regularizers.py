@@ -22,14 +22,14 @@ from groundling.registry import provided
 
 @dataclass(eq=False)
 class Regularizer(ABC):
-    """Adds ``coefficient`` · `value` to a loss. Subclasses implement `value`."""
+    """Base class for terms that add ``coefficient`` · `value` to a loss. Subclasses implement `value`."""
 
     name: ClassVar[str]  # The name of its value in the log
     coefficient: float
     scale = 1.0  # Additional factor of the value in the current minibatch's loss; not logged
 
     def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
-        """Return None if it is compatible with the policy and the world; otherwise return the reason."""
+        """Return None if the term is compatible with the policy and the world; otherwise return the reason."""
         return None
 
     def targets(self, rollout: Rollout) -> dict[str, Tensor]:
@@ -120,7 +120,7 @@ class ContrastiveLoss(Regularizer):
 
     z_i(o) is the hidden state of observation o in prompt i from which the value is computed. For each o, prompts i and
     j and another observation o' of the rollout are sampled once. If o and o' have the same text, the loss is 0. It
-    adds three forward passes. ``prompts`` are at least two ids, all of plain-text prompts or all of conversations.
+    costs three forward passes. ``prompts`` are at least two ids, all of plain-text prompts or all of conversations.
     """
 
     name = "contrast"
@@ -166,20 +166,20 @@ class ContrastiveLoss(Regularizer):
 
 
 class GoalContrast(Regularizer):
-    """Hinge loss on the divergence of the policy under an observation's own goal from that under another goal::
+    """Hinge loss on the KL divergence between the policies under an observation's own goal and under another goal::
 
         C = E[max(0, m - KL(π(· | o, g) ‖ π(· | o, g')))]
 
     g' is the goal of another observation of the rollout, sampled once; if it equals g, the loss is 0. For generated
-    turns, the KL is summed over the tokens, given the same previous tokens. This is our formulation of the idea of a
-    contrastive loss between a task and a perturbed one (Liu et al. 2026, arXiv 2606.26918). It adds a forward pass.
+    turns, the KL is summed over the tokens, given the same previous tokens. C is our variant of the contrastive loss
+    between a task and a perturbed task (Liu et al. 2026, arXiv 2606.26918). C costs a forward pass.
     """
 
     name = "goal_contrast"
 
     def __init__(self, coefficient: float, margin: float) -> None:
         self.coefficient, self.margin = coefficient, margin
-        self._has_goals = False  # a rollout has had different goals
+        self._has_goals = False  # True once a rollout has had different goals
 
     def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
         if isinstance(policy, type) and not issubclass(policy, PromptPolicy):

@@ -37,7 +37,7 @@ class Rollout:
     """``num_envs`` observations after the last step; if an episode ended there, the next episode's first."""
     memories: Tensor | None = None
     """``(num_steps, num_envs, memory_size)``: a recurrent policy's memory before each step, or before every n-th
-    if `recurrence` is a multiple of n."""
+    step if `recurrence` is a multiple of n."""
     starts: Tensor | None = None
     """bool: True for an episode's first observation; only for recurrent policies."""
     sequences: bool = False
@@ -45,17 +45,17 @@ class Rollout:
     mask: Tensor | None = None
     """bool: True if the step is included; False after a sequence or single episode ends. If None, all are included."""
     groups: Tensor | None = None
-    """``(num_envs,)`` int64: columns in a group share a start, such as a prompt. If None, there is only one group."""
+    """``(num_envs,)`` int64: group index; a group's columns share a start, such as a prompt. If None, all share one."""
     kl: Tensor | None = None
     """log π(a) - log π_ref(a) of each action, both before any filter, for a KL penalty."""
     truncation_values: Tensor | None = None
     """γ V of a truncated episode's last observation, else 0. If None, truncation is treated as termination."""
     raw_log_probs: Tensor | None = None
-    """``log_probs`` before any filter or mask; None if there was neither."""
+    """``log_probs`` before any filter or mask; None if there is neither."""
     states: Tensor | None = None
-    """int64: equal for equal states of episodes with the same start; None unless GiGPO needs them."""
+    """int64: equal for equal states of episodes with the same start; None unless needed by GiGPO."""
     tokens: TurnTokens | None = None
-    """Tokens ``(num_steps, num_envs, num_tokens)`` if the policy writes turns; `observations` are then `Turn`s."""
+    """Tokens ``(num_steps, num_envs, num_tokens)`` if the policy generates turns; `observations` are then `Turn`s."""
     truncated: Tensor | None = None
     """``(num_envs,)`` bool: True if the text has no end token; only for texts."""
     parts: Mapping[str, Tensor] = field(default_factory=dict)
@@ -237,7 +237,7 @@ class Batch:
         self, steps: int, epochs: int, generator: torch.Generator, chosen: Tensor | None = None
     ) -> Iterator[Tensor]:
         """Yield minibatches of ``steps`` steps as indices of elements, reshuffled in each epoch; ``chosen`` is a bool
-        mask of the elements to use. Each conversation is shuffled as a whole, so that few are split.
+        mask of the elements to use. Conversations are shuffled as units, so that few are split.
         """
         indices = torch.arange(len(self)) if chosen is None else chosen.nonzero().flatten().cpu()
         size = self.elements(steps)

@@ -40,9 +40,9 @@ class TRPO(OnPolicy):
     damping: Annotated[float, Ge(0)] = 0.1  # Added to F's diagonal
     line_search_steps: Annotated[int, Ge(1)] = 10
     line_search_factor: Annotated[float, Ge(0), Lt(1)] = 0.8  # α: ratio of successive step lengths
-    critic_epochs: Annotated[int, Ge(1)] = 10  # Passes of the value function over each rollout
+    critic_epochs: Annotated[int, Ge(1)] = 10  # Training epochs of the value function per rollout
     minibatch_size: Annotated[int, Ge(1)] = 128
-    """Steps per optimizer step of the value function. Texts stay whole: enough to have this many tokens on average."""
+    """Steps per optimizer step of the value function; for texts, which are not split, tokens on average."""
     max_grad_norm: Annotated[float, Gt(0)] = 0.5  # For the value function's gradient
 
     def setup(self, policy: Policy) -> None:

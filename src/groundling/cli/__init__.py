@@ -1,1 +1,1 @@
-"""The commands of `groundling`, one file each."""
+"""The subcommands of `groundling`, one module each."""

@@ -35,10 +35,10 @@ def add_parser(commands: Commands) -> None:
     text = "one of the world's goals (see 'Judges' in the docs) or your own sentence (default: the first goal)"
     add("--goal", metavar="GOAL", help=text)
     add("--prompt", default="default", help="one of the world's prompts (default: %(default)s)")
-    text = "a text file with your own instructions, in which {goal} stands for the goal"
+    text = "a text file with your own instructions, in which {goal} is replaced with the goal"
     add("--question", type=Path, metavar="FILE", help=text)
     add("--blstats", action="store_true", help="in NetHack: also show the player's state to the judge")
-    add("--both-orders", action="store_true", help="ask about each pair in both orders")
+    add("--both-orders", action="store_true", help="query the judge with each pair in both orders")
     add("--name", help="name of the labels in the dataset (default: derived from the judge, goal and prompt)")
     add("--store", type=Path, metavar="FOLDER", help="folder of the stored answers (default: DATASET/answers)")
     add("--chunks", type=positive, default=1, metavar="N", help="split the work into N chunks, one per process")
@@ -48,7 +48,7 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Return 0 if every request was answered and there is a verdict."""
+    """Return 1 if a request failed or no labels were written, and 0 otherwise."""
     import groundling.worlds  # noqa: F401  (registers the worlds' subjects)
     from groundling.judges.asking.annotate import Annotation
     from groundling.judges.asking.judge import FigureJudge
@@ -135,7 +135,7 @@ def describe_summary(summary: "AnnotationSummary") -> list[str]:
         lines.append(f"answers     {summary.answered:,}, of which {summary.asked:,} are new; {rate:.1%} are invalid")
     if summary.first_rate is not None:
         rate = summary.first_rate
-        lines.append(f"position    the segment shown first wins {rate:.1%} of the verdicts, excluding ties")
+        lines.append(f"position    the segment shown first is preferred in {rate:.1%} of the verdicts, excluding ties")
     if summary.inconsistent is not None:
         rate = summary.inconsistent
         lines.append(f"both orders {rate:.1%} of the pairs get a different verdict when their order is swapped")

@@ -46,11 +46,11 @@ def add_parser(commands: Commands) -> None:
         """,
     )
     add = parser.add_argument
-    text = "MODULE:NAME of a class of envs, a function that creates one, or an env; its Gymnasium id; or openenv:URL"
+    text = "MODULE:NAME of an env class, a function that creates an env, or an env; a Gymnasium id; or openenv:URL"
     add("env", help=text)
     text = "world.args={…}, world.actions=[…], world.history=N; for the agent: model.path=…, policy.id=…, …"
     add_overrides(parser, text)
-    text = "an experiment whose model and policy to use (default: those of the experiment text)"
+    text = "an experiment with the model and policy to use (default: text)"
     add("--experiment", help=text)
     add_config_dir(parser)
     text = "number of random episodes (default: %(default)s)"
@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
         if not text.lstrip("+~").startswith(("world.", "policy.", "model.")):
             raise ConfigError(f"check-env accepts only overrides of world, policy and model, got {text!r}")
     console = make_console()
-    schema: list[tuple[str, str]] = []  # A server's description of itself
+    schema: list[tuple[str, str]] = []  # The description that a server provides
     config = _config(arguments, schema)
     world: Any = config.world
     if schema:
@@ -96,7 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
             left -= len(observation.actions)
     preferred = preferences(policy, scored) if scored and isinstance(policy, PromptPolicy) else None
     for taken, observation in played.shown.items():
-        console.rule(f"the model's prompt after {taken} actions", align="left")
+        console.rule(f"the model's prompt at step {taken}", align="left")
         for prompt in policy.prompts([observation]) or ():
             console.print(prompt)
         place = next((i for i, one in enumerate(scored) if one is observation), None)
@@ -132,7 +132,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _config(arguments: argparse.Namespace, schema: list[tuple[str, str]]) -> "Config":
-    """Compose the config; for a server, add its description to ``schema`` and propose its arguments."""
+    """Compose the config; for a server, add its description to ``schema`` and use the proposed arguments."""
     from groundling.config.compose import compose
     from groundling.envs.make import is_server
     from groundling.training.defaults import compose_fitted
@@ -155,7 +155,7 @@ def _config(arguments: argparse.Namespace, schema: list[tuple[str, str]]) -> "Co
 
 
 def _print_sources(console: "Console", config: "Config", arguments: argparse.Namespace) -> None:
-    """Print what the agent reads from the env, and the overrides that select it, including the given ones."""
+    """Print what the agent reads from the env, and the overrides that select these inputs."""
     from groundling.config.facts import word
     from groundling.envs.make import is_server
     from groundling.envs.sources import find_sources
@@ -179,7 +179,7 @@ def _print_sources(console: "Console", config: "Config", arguments: argparse.Nam
 
 
 def texts_alike(policy: "Policy", played: "RandomEpisodes") -> Iterator[str]:
-    """Yield warnings about strings that the policy's language model reads as the same tokens."""
+    """Yield warnings about strings that the policy's tokenizer encodes as the same tokens."""
     from groundling.lm.tokens import indistinguishable
 
     lm = getattr(policy, "lm", None)
@@ -190,7 +190,7 @@ def texts_alike(policy: "Policy", played: "RandomEpisodes") -> Iterator[str]:
             shown = "; ".join(" and ".join(f"{text!r:.80}" for text in group[:2]) for group in groups[:_SHOWN_GROUPS])
             yield (
                 f"the model cannot distinguish these {kind}, whose tokens are identical: {shown}"
-                f"{'; …' if len(groups) > _SHOWN_GROUPS else ''}; use only characters that its tokenizer knows"
+                f"{'; …' if len(groups) > _SHOWN_GROUPS else ''}; use only characters in its vocabulary"
             )
 
 
@@ -198,7 +198,7 @@ def _print_likeliest(console: "Console", probabilities: "Tensor", actions: Seque
     likeliest = probabilities.topk(min(_SHOWN_ACTIONS, len(actions)))
     pairs = zip(likeliest.values.tolist(), likeliest.indices.tolist(), strict=True)
     rows = [(f"{probability:.3f}", actions[index]) for probability, index in pairs]
-    console.rule(f"its preferences before training: {len(rows)} of {len(actions)} actions", align="left")
+    console.rule(f"the model's preferences before training: {len(rows)} of {len(actions)} actions", align="left")
     _print_table(console, rows)
 
 
@@ -208,7 +208,7 @@ def _warn_of_exploration(preferred: "ActionPreferences", advice: str | None) -> 
     if short.are_nearly_all:
         warn(
             f"the untrained policy assigns probability {short.probability:.4f} to short actions (at most half as many "
-            f"words as the longest), which are {short.share:.2f} of all actions in {short.lists} lists; it will "
+            f"words as the longest), which make up {short.share:.2f} of all actions in {short.lists} lists; it will "
             f"hardly explore the others{mend}"
         )
     elif preferred.rare:
@@ -246,7 +246,7 @@ def _figures(played: "RandomEpisodes") -> list[tuple[str, str]]:
 
 def _choices(played: "RandomEpisodes") -> list[tuple[str, str]]:
     if not played.most_actions:
-        return [("actions", "any text; words from the observations were played")]
+        return [("actions", "any text; random play used words from the observations")]
     return [
         ("admissible actions", f"{played.fewest_actions} to {played.most_actions} per step"),
         ("distinct actions", f"{len(played.texts['actions'])} seen"),

@@ -24,7 +24,7 @@ def add_parser(commands: Commands) -> None:
         groundling collect explorer,random world.env=NetHackScore-v1 --pairs 50000 --output data/pairs
         """,
     )
-    text = "the agent to record, named as for `groundling evaluate`; several with --pairs, as in explorer,random"
+    text = "the agent to record, specified as for `groundling evaluate`; --pairs accepts several: explorer,random"
     parser.add_argument("agent", help=text)
     add_overrides(parser, "e.g. world.env=BabyAI-GoToLocal-v0")
     add_config_dir(parser)

@@ -36,7 +36,7 @@ def add_command(
         default=[],
         metavar="MODULE",
         help="import a module that registers your own components or envs; FILE.py:NAME adds a function as a reward, "
-        "and MODULE:NAME an env: a class, a function without arguments that creates one, or an instance",
+        "and MODULE:NAME adds an env: an env class, a function without arguments that creates an env, or an env",
     )
     return parser
 
@@ -85,7 +85,7 @@ def one_line(error: Exception) -> str:
 
 
 def spelling(file: str) -> str:
-    """Return MODULE for FILE.py and MODULE:NAME for FILE.py:NAME; modules are found in the current folder."""
+    """Convert FILE.py to MODULE and FILE.py:NAME to MODULE:NAME; append the folder unless it is the current one."""
     file, colon, name = file.partition(":")
     path = Path(file).resolve()
     return f"{path.stem}{colon}{name}{'' if path.parent == Path.cwd() else f', run in {path.parent}'}"

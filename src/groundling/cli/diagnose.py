@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
     console, folder = make_console(), arguments.run_dir
     config, figures = from_file(folder / "config.yaml", purpose="showing"), examined(folder)
     if not figures:
-        console.print(f"{folder}: no update is finished yet")
+        console.print(f"{folder}: no update has finished yet")
     elif found := findings(figures, config):
         console.print(table_of(found, f"signs that {folder} does not learn"))
     else:

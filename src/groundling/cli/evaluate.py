@@ -49,7 +49,7 @@ def add_parser(commands: Commands) -> None:
     text += "(default: held-out); for text generation, the splits test, val and train (default: test)"
     add("--suite", "--split", help=text)
     text = "a function of goal, observation and info that returns the goal to show in the suite swapped; if the env "
-    text += "states no goal, it returns the observation with a different goal in it"
+    text += "has no separate goal, it returns the observation with its goal replaced"
     add("--other-goal", metavar="FILE.py:FUNCTION", help=text)
     text = "evaluate on a benchmark's suites and compute its score: balrog-babyai, the mean over five tasks"
     add("--protocol", choices=("balrog-babyai",), help=text)
@@ -60,7 +60,7 @@ def add_parser(commands: Commands) -> None:
     )
     text += "with other overrides, are moved to evaluation/replaced/)"
     add("--name", help=text)
-    text = "number of parallel single-threaded processes for several suites (default: use only this process)"
+    text = "number of parallel single-threaded processes for several suites (default: run in this process)"
     add("--jobs", type=positive, default=1, help=text)
 
 
@@ -110,7 +110,7 @@ def _run(arguments: argparse.Namespace) -> int:
     suites = suites if needs_all else _applicable(target, suites)
     original, controls = next(iter(world.suites)), world.suite_groups.get("controls", ())
     if "controls" in (arguments.suite or "").split(",") and original not in suites and {*controls} & {*suites}:
-        suites = [original, *suites]  # to compare with
+        suites = [original, *suites]  # the controls are compared with it
     if arguments.jobs > 1:
         evaluated = _evaluate_parallel(arguments, target, suites, console)
     else:
@@ -144,7 +144,7 @@ def _applicable(target: "Target", suites: "Sequence[str]") -> list[str]:
 def _evaluate(
     target: "Target", suites: "Sequence[str]", num_episodes: int, console: "Console", needs_all: bool
 ) -> list[str]:
-    """Evaluate the suites in this process; return those that could be played."""
+    """Evaluate the suites in this process; return those that could be evaluated."""
     from groundling.evaluation.evaluate import evaluate, figures_table
 
     evaluated, unit = list[str](), target.world.presentation.episodes

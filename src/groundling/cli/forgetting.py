@@ -13,7 +13,7 @@ def add_parser(commands: Commands) -> None:
         run,
         "measure how much the language model has forgotten: perplexity on ordinary text and KL from the initial model",
         examples="""
-        groundling forgetting runs/demo-smollm2       the agent and the clone that it started from; `report` shows it
+        groundling forgetting runs/demo-smollm2       the agent and its initial clone; also shown by `report`
         """,
     )
     parser.add_argument("agent", help="a run's folder or one of its checkpoints")

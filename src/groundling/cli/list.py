@@ -94,7 +94,7 @@ def _suites() -> dict[str, str]:
 
 
 def _keys() -> dict[str, str]:
-    """Return the keys of configs, with the kinds of world that have them unless all do."""
+    """Return the config keys; keys that exist only in some kinds of world are described by listing these."""
     from groundling.config.schema import config_of
     from groundling.fields import flat
     from groundling.worlds import worlds

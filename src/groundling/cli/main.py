@@ -160,7 +160,7 @@ class _Completion(argparse.Action):
 
 
 def _check_names(arguments: argparse.Namespace) -> None:
-    """Report a misspelt experiment, run or key without the seconds that importing torch and Transformers takes."""
+    """Report a misspelt experiment, run or key before importing torch and Transformers, which takes seconds."""
     if "torch" in sys.modules or "config_dir" not in arguments or "study" in arguments:
         return  # the user's modules may have registered components, or the command reads no config
     known = json.loads(BUNDLED.read_text(encoding="utf-8"))
@@ -183,7 +183,7 @@ def _check_names(arguments: argparse.Namespace) -> None:
 
 
 def _as_override(words: list[str]) -> str:
-    """Return advice about an unknown option whose name is a config key's, such as ``--steps 100``; "" for others."""
+    """Return advice for an unknown option that matches a config key, such as ``--steps 100``; "" for others."""
     option, *rest = words[next(place for place, word in enumerate(words) if word.startswith("-")) :]
     name, _, value = option.lstrip("-").partition("=")
     name, value = name.replace("-", "_"), value or "".join(rest[:1])
@@ -228,7 +228,7 @@ def _import(module: str) -> None:
 
 
 def _makes_env(made: Any) -> bool:
-    """Return True for an env, a class of envs, or a function without required arguments, which is no reward."""
+    """Return True for an env, an env class, or a function without required arguments, which cannot be a reward."""
     import gymnasium
 
     if inspect.isfunction(made):

@@ -27,7 +27,7 @@ def add_parser(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     if missing := [str(folder) for folder in arguments.runs if not (folder / "config.yaml").exists()]:
-        raise ConfigError(f"{missing[0]}/config.yaml does not exist: expected a folder of `groundling train`")
+        raise ConfigError(f"{missing[0]}/config.yaml does not exist: expected a run folder from `groundling train`")
     from groundling.reports.export import write_returns
     from groundling.reports.page import write_report
 

@@ -31,7 +31,7 @@ def add_parser(commands: Commands) -> None:
     add_config_dir(parser)
     add("--runs", type=Path, metavar="FOLDER", help="parent folder of the runs (default: runs/STUDY)")
     add("--output", type=Path, metavar="FOLDER", help="folder of the results (default: results/STUDY)")
-    text = "number of parallel single-threaded processes (default: use only this process)"
+    text = "number of parallel single-threaded processes (default: run in this process)"
     add("--jobs", type=positive, default=1, help=text)
     add("--no-results", action="store_true", help="write only the run folders, not the results")
 
@@ -83,5 +83,5 @@ def run(arguments: argparse.Namespace) -> int:
         report(f"results: {output / 'README.md'}")
     if failed:
         names = ", ".join(job.name for job in failed)
-        raise RunError(f"{len(failed)} of {len(jobs)} failed ({names}): fix the errors and run the same command again")
+        raise RunError(f"{len(failed)} of {len(jobs)} runs failed ({names}): fix the errors and rerun the command")
     return 0

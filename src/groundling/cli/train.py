@@ -95,7 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _train_each(configs: list["Config"]) -> int:
-    """Train the runs one after the other, until one is asked to stop."""
+    """Train the runs one after the other, until one is stopped."""
     from groundling.training.slurm import TO_BE_REQUEUED, time_limit
     from groundling.training.train import train
 

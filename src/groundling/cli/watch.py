@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from groundling.worlds.episode import Frame, Summary
 
 _SECONDS_PER_STEP = 0.1
-_BAR = 24  # Characters that show a probability of 1
+_BAR = 24  # Width of the bar for a probability of 1, in characters
 
 
 def add_parser(commands: Commands) -> None:
@@ -32,7 +32,7 @@ def add_parser(commands: Commands) -> None:
         """,
     )
     add = parser.add_argument
-    add("agent", help="the agent to watch, named as for `groundling evaluate`")
+    add("agent", help="the agent to watch, specified as for `groundling evaluate`")
     add_overrides(parser, "e.g. world.env=NetHackScore-v1")
     add_config_dir(parser)
     add("--suite", help="a test suite of `groundling evaluate` (default: the agent's own world)")

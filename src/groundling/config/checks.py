@@ -121,7 +121,7 @@ def _use(config: Config) -> Use:
 
 
 def _can_act(config: Config, world: type[World]) -> bool:
-    """Return True if the policy can act in the world; otherwise, that error is reported instead of unused keys."""
+    """Return True if the policy can act in the world; if not, that error is reported instead of unused keys."""
     accepts = getattr(policies.get(config.policy.id), "accepts", None)
     return accepts is None or accepts(world.offers) is None
 

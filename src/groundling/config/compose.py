@@ -60,7 +60,7 @@ def compose(
 
 
 def is_open(experiment: str) -> bool:
-    """Return True if an experiment leaves settings to be chosen (`World.open_experiment`)."""
+    """Return True if an experiment leaves settings to be chosen automatically (`World.open_experiment`)."""
     return experiment in {kind(id).open_experiment for id in worlds}
 
 
@@ -216,12 +216,12 @@ def _composed(experiment: str, *words: str) -> dict[str, Any]:
     return values
 
 
-# Hydra needs a tenth of a second, and a study composes the same experiment for every seed.
+# Composing takes a tenth of a second, and a study composes the same experiment for every seed.
 _bundled = functools.cache(_composed)
 
 
 def experiments(config_dir: Path | None = None) -> dict[str, str]:
-    """Return experiments by name, with headlines for bundled ones; raise `ConfigError` if the folder is missing."""
+    """Return experiments' names, with headlines of bundled ones; raise `ConfigError` if the folder is missing."""
     if config_dir is not None and not config_dir.is_dir():
         raise ConfigError(f"--config-dir {config_dir} is not a folder: pass the one that contains experiment/*.yaml")
     root = resources.files("groundling.config") / "experiment"

@@ -234,6 +234,6 @@ def check_plain(node: Any, where: str) -> None:
         if any(_PLAIN.match(text, match.start()) is None for match in re.finditer(r"\$\{", text)):
             excerpt = f"{key[:_SHOWN]}={text[:_SHOWN]!r}" if key else repr(text[:_SHOWN])
             raise ConfigError(
-                f"{where}: {excerpt} is not allowed, since resolvers can read the environment: write the value "
-                "itself; ${…} may only refer to another key, as in ${name}"
+                f"{where}: {excerpt} is not allowed, since resolvers can read environment variables: write the "
+                "value itself; ${…} may only refer to another key, as in ${name}"
             )

@@ -38,7 +38,7 @@ def parse(overrides: Overrides) -> list[Change]:
         if isinstance(override, str):
             word = read(override)
             if word.is_sweep_override():
-                raise ConfigError(f"{word.key_or_group} takes one value, got several: {override}")
+                raise ConfigError(f"{word.key_or_group} accepts a single value, got several: {override}")
             is_delete = word.is_delete()
             changes.append(Change(word.key_or_group, None if is_delete else word.value(), is_delete))
             continue

@@ -62,7 +62,7 @@ class ModelConfig(Section):
     lora: Annotated[dict[str, Any], CommandLineOnly.of("megatron_core")] = {}
     """Keyword arguments of peft.LoraConfig, such as {r: 16, lora_alpha: 32}. If empty, all weights are trained."""
     max_prompt_tokens: Annotated[int | None, Ge(1)] = None
-    """Longer prompts are truncated at the start, with a warning. If null, overlong prompts raise an error."""
+    """Longer prompts are truncated from the left, with a warning. If null, overlong prompts raise an error."""
     add_special_tokens: bool = True
     """Add the tokenizer's special tokens to prompts: </s> at the end for T5, <s> at the start for Llama 2. Lamorel has
     not added them since November 2023. Setting this to false is an error if the tokenizer adds none."""
@@ -71,7 +71,7 @@ class ModelConfig(Section):
 
 
 class CloningConfig(Section):
-    """Behavioural cloning of demonstrations before the policy learns from its own episodes, in the same folder."""
+    """Behavioural cloning of demonstrations before the policy learns from its own episodes, in the same run."""
 
     episodes: Annotated[int | None, Ge(1)] = None
     """Number of episodes, recorded in RUN/demonstrations and cloned in RUN/clone. If null, nothing is cloned."""
