@@ -94,7 +94,7 @@ def test_another_process_needs_the_env_only_to_play(run: gl.Run) -> None:
         ({"model": _model(kind=LlamaModel)}, "lacks some of this model's weights"),
         ({"model": type("Mine", (LlamaForCausalLM,), {})(_model().config)}, "Mine is not a Transformers class"),
         ({"tokenizer": 3}, "tokenizer must be a folder, a hub id or a Transformers tokenizer, got a int"),
-        ({"world": 3}, "world must be an env id, a class"),
+        ({"world": 3}, "world must be an env id, an env class"),
         (
             {"world": gymnasium.wrappers.TimeLimit},
             r"TimeLimit is a wrapper: pass a function that creates .*, lambda: TimeLimit\(MyEnv\(\)\)",

@@ -285,7 +285,7 @@ def test_a_french_run_is_french_throughout(tmp_path: Path) -> None:
     ],
 )
 def test_tests_of_the_original_are_refused(words: list[str], command: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=f"not for training: run groundling {command}") as caught:
+    with pytest.raises(ConfigError, match=f"instead of training: run groundling {command}") as caught:
         _glam(tmp_path, *words)
     assert "\n" not in str(caught.value)
     if not words[0].startswith("path"):  # the training script does not read these switches

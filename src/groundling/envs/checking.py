@@ -250,7 +250,7 @@ _TASK_KEYS = (
     *("level", "level_id", "level_name", "variation", "variation_idx", "variationIdx"),
 )  # info keys that identify the task in ALFWorld, ScienceWorld, TextWorld and others
 _CHANCE = 0.001  # Upper bound on the probability of a false warning about tasks
-_SHARE = 0.05  # Share of held-out starts also seen in training from which a warning is issued
+_SHARE = 0.05  # Minimum share of held-out starts also seen in training that triggers a warning
 _SHOWN = 3
 
 

@@ -23,7 +23,7 @@ _INSIDE = np.array([x + _SIDE * y for y in range(1, _SIDE - 1) for x in range(1,
 _PLACES = [(cell % _SIDE, cell // _SIDE) for cell in range(_SIDE * _SIDE)]  # (x, y) of each index
 _INSIDE_BOARD = sum(1 << cell for cell in _INSIDE.tolist())
 _AHEAD = (1, _SIDE, -1, -_SIDE)  # in Minigrid's order: right, down, left, up
-MOST_THINGS = 16  # everything is reachable in about 1 in 500 layouts with 16 things, and in 1 in thousands with 18
+MOST_THINGS = 16  # everything is reachable in 1 of 500 layouts with 16 things, and in 1 of several thousand with 18
 
 
 @dataclass(frozen=True, slots=True)

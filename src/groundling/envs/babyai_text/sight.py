@@ -48,7 +48,7 @@ def gen_obs(env: MiniGridEnv) -> dict[str, Any]:
 
 
 def image_by_tables(env: MiniGridEnv) -> np.ndarray | None:
-    """Return the image by column (left to right), row (far to near) and [object, colour, state], if supported."""
+    """Return the image by column (left to right), row (far to near) and [object, colour, state]; None if unsupported."""
     grid, (x, y) = env.grid, env.agent_pos
     if env.agent_view_size != _VIEW or type(grid) is not Grid:
         return None

@@ -1,8 +1,8 @@
 """Motif's tasks: rewards, termination, and the handling of NetHack's prompts.
 
-The tasks follow arXiv 2310.00166 and its code, and differ from nle's tasks of the same names: staircase and oracle
-tasks have a one-time reward of 50 and no time penalty; the hero must descend the staircase; the agent can answer the
-question of what to eat; and a success message is kept after a ``--More--``.
+The tasks follow Motif's paper and code (arXiv 2310.00166). They differ from nle's tasks of the same names: staircase
+and oracle tasks have a one-time reward of 50 and no time penalty; the hero must descend the staircase; the agent can
+answer the question of what to eat; and a success message is kept after a ``--More--``.
 """
 
 import re

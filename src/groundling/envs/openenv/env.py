@@ -46,7 +46,7 @@ class OpenEnv(gymnasium.Env[dict[str, Any], str]):
         constants: Values of the action's other fields, the same for every action.
         admissible: Field that lists the admissible values of ``action``, or the list itself; None to allow any text.
         names: Names for the values, such as ``{0: up, 1: down}``.
-        goal: The goal; ``{field}`` is replaced with a field's value at reset. By default, the observation's goal, if any.
+        goal: The goal; ``{field}`` is replaced with a field's value at reset. Default: the observation's goal, if any.
         descriptions: Names of fields, or sentences with ``{field}``. By default, all fields except the goal, the
             actions and the metadata.
         reset: Arguments of every reset, in addition to the seed.
