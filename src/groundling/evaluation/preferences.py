@@ -1,4 +1,4 @@
-"""Initial preferences of a policy: its entropy, and the actions that it would rarely explore."""
+"""A policy's preferences before training: its entropy, and the actions that it would rarely explore."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class ActionPreferences:
     entropy: float  # mean entropy, in nats
     uniform_entropy: float  # mean entropy of a uniform policy
     short: ShortActions
-    rare: dict[str, float]  # mean probabilities of common actions that it would rarely explore, rarest first
+    rare: dict[str, float]  # mean probabilities of common actions that the policy would rarely explore
 
 
 def preferences(policy: PromptPolicy, observations: Sequence[TextObservation]) -> ActionPreferences:

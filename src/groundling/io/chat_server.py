@@ -108,7 +108,7 @@ class ChatServer:
 
     @asynccontextmanager
     async def _client(self) -> AsyncIterator["httpx2.AsyncClient"]:
-        """Borrow a client with one connection; a shared one would scan all connections for each request."""
+        """Borrow a client with one connection; a shared client would scan all connections for each request."""
         if self._idle:
             client = self._idle.pop()
         else:

@@ -240,7 +240,7 @@ def _check_size(path: Path, root: yaml.Node, most: int) -> None:
         """Return the number of values, characters and levels below a node."""
         if id(node) in sizes:
             if (known := sizes[id(node)]) is None:
-                raise DocumentError(f"{path}: an alias is used inside the value that it repeats")
+                raise DocumentError(f"{path}: an alias is used inside the value that it refers to")
             return known
         sizes[id(node)] = None
         values, characters, levels = 1, 0, 0

@@ -24,7 +24,7 @@ _ABSOLUTE = re.compile(
 _WITHOUT_SPACES = r"\u0E00-\u0EFF\u1000-\u109F\u1780-\u17FF\u3040-\u30FF\u3400-\u9FFF\uAC00-\uD7AF"
 """Letters of scripts that do not put a space before a path: Thai, Lao, Burmese, Khmer, kana, Chinese, Hangul."""
 _ABSOLUTE_INSIDE = re.compile(
-    # A single name, such as /no_think in a prompt, has no folders to remove.
+    # A single component, such as /no_think in a prompt, has no folders to remove.
     rf"(?:{_BEFORE}(?:file:/+|/(?![*])(?=/*{_IN_A_NAME}+/)|{_HOME}|[A-Za-z]:[\\/]|\\\\)"
     rf"|(?<=[{_WITHOUT_SPACES}])/(?=[A-Za-z][A-Za-z0-9_.-]*/))(?:{_IN_A_NAME}|/)+"
 )

@@ -13,7 +13,7 @@ Table = list[tuple[str, float]]  # case-insensitive regular expressions, each wi
 
 @dataclass(frozen=True)
 class Subject:
-    """The description of a kind of world for judges."""
+    """A kind of world, described for judges."""
 
     system: str  # the system prompt
     goals: Mapping[str, str]  # a sentence for each goal, by id; the first is the default
@@ -109,7 +109,7 @@ class Question:
 
     @property
     def noun(self) -> str:
-        """The name of a caption: "description", "message" or "text"."""
+        """The noun for a caption: "description", "message" or "text"."""
         prompt = "default" if self.instructions is not None else self.prompt
         return self.subject.nouns.get(prompt, "description")
 
@@ -153,7 +153,7 @@ class Question:
         return _AGAIN[answer].replace("{noun}", self.noun)
 
     def identity(self, answer: AnswerFormat) -> dict[str, Any]:
-        """Return everything about the question that answers depend on; it identifies stored answers."""
+        """Return everything about the question that answers depend on, to identify stored answers."""
         alone = self.conversation("FIRST", "SECOND", answer)
         identity = {
             "goal": self.goal,
