@@ -52,7 +52,7 @@ def finetune(
         reward_weights: One coefficient per reward; the default is 1 for each.
         algorithm: An id from ``groundling list algorithms``, such as grpo or ppo. For dpo and kto, which learn from
             preferences instead of rewards, use ``groundling.train("dpo", …)`` with ``world.args.path=pairs.jsonl``.
-        steps: Total number of tokens.
+        steps: Total number of tokens to generate in training.
         seed, run_dir, overrides: As in `groundling.train`.
 
     Raises:

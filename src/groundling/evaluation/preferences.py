@@ -38,7 +38,7 @@ class ActionPreferences:
     entropy: float  # mean entropy, in nats
     uniform_entropy: float  # mean entropy of a uniform policy
     short: ShortActions
-    rare: dict[str, float]  # mean probabilities of common actions that the policy would rarely explore
+    rare: dict[str, float]  # mean probability of each common but rarely explored action, rarest first
 
 
 def preferences(policy: PromptPolicy, observations: Sequence[TextObservation]) -> ActionPreferences:

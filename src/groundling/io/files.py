@@ -116,7 +116,7 @@ def output_lock(folder: Path) -> Path:
 
 @contextmanager
 def locked(path: Path, doing: str, otherwise: str = "choose another folder", *, wait: bool = False) -> Iterator[None]:
-    """Hold a lock on a folder while the block writes to it; the lock file is deleted at the end.
+    """Hold a lock, so that no other process runs the same block; the lock file is deleted at the end.
 
     Unfinished files of killed processes in the lock's folder, or in the folder that the lock is named after, are
     deleted. On a file system without locks, only a warning is issued. ``doing`` ("is training in runs/demo") and

@@ -42,7 +42,7 @@ _ADDRESS = re.compile(
     r"|\b(?:hf_\w{30,}|sk-(?:\w{1,20}-){0,3}\w{20,}|gh[opsu]_\w{30,}|github_pat_\w{22,}|glpat-[\w-]{20,}|xox[abp]-[\w-]{10,}|"
     r"AKIA[A-Z\d]{16}|AIza[\w-]{35}|gsk_\w{20,}|nvapi-[\w-]{20,}|eyJ[\w-]{10,999}\.eyJ[\w-]{1,999}\.[\w-]+)"
 )
-IsRead = Callable[[str, Any], bool]  # Takes a dotted key and its value; True if a model reads the value as text
+IsRead = Callable[[str, Any], bool]  # Returns True if a model reads the value of a dotted key as text
 
 
 def _never(key: str, value: Any) -> bool:

@@ -26,7 +26,7 @@ Side = Literal["left", "right"]
 
 
 class TextGenerationEnv(gymnasium.Env[Observation, int]):
-    """Generates a completion of a prompt, one token per step.
+    """An env in which the agent completes a prompt, one token per step.
 
     An observation contains left-padded int64 token ids and 0/1 masks for the prompt (``prompt_ids``, ``prompt_mask``),
     the completion so far (``context_…``), and the two concatenated (``input_…``). The info contains ``sample_id``,
@@ -121,10 +121,10 @@ class TextGenerationEnv(gymnasium.Env[Observation, int]):
 
     def step(self, action: int) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         if self._done:
-            raise RunError("the text is finished: reset the env before the next step")
+            raise RunError("the episode has ended: call reset before step")
         token = int(action)
         if not 0 <= token < self.num_actions:
-            raise RunError(f"action {token} is not a token: expected 0 to {self.num_actions - 1}")
+            raise RunError(f"action {token} is not a token: expected an id from 0 to {self.num_actions - 1}")
         self._context.append(token)
         self._input.append(token)
         self._actions[self._steps] = token

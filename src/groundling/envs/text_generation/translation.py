@@ -132,7 +132,7 @@ class DailyDialog(DatasetPool):
 @pools.register("crd3")
 @dataclass(kw_only=True)
 class Crd3(DatasetPool):
-    """Tabletop role-playing games. The prompt is the past turns and the next speaker; the reference is the next turn.
+    """Tabletop role-playing games. A prompt contains past turns and the next speaker; the reference is the next turn.
 
     RL4LMs reads whole episodes. The dataset's rows are overlapping parts of episodes, which `_episodes` joins.
 

@@ -228,7 +228,7 @@ class _Judges(Registry[Judge | FigureJudge]):
         factory = self.get(id)
         if isinstance(factory, type) and issubclass(factory, Judge | FigureJudge):
             return ""
-        return "; a judge is a subclass of groundling.judges.Judge with answer(request), or a function that makes one"
+        return "; a judge is a subclass of groundling.judges.Judge with answer(request), or a function returning one"
 
 
 judges: Registry[Judge | FigureJudge] = _Judges("judge")

@@ -38,9 +38,9 @@ def find_subject(world: str) -> Subject:
     return subjects[world]
 
 
-WORDS = ("1", "2", "tie")  # the verdicts about a pair, by `Preference` code
+WORDS = ("1", "2", "tie")  # possible verdicts on a pair, indexed by `Preference` code
 Message = dict[str, str]  # a message of a conversation: role ("system", "user" or "assistant") and content
-AnswerFormat = Literal["line", "json", "choice", "motif"]  # form of a verdict (see `judge.parse`)
+AnswerFormat = Literal["line", "json", "choice", "motif"]  # format of a verdict (see `judge.parse`)
 _FORMS = {
     "line": "End your answer with one line that holds your verdict and nothing else: 'Verdict: 1', 'Verdict: 2' or "
     "'Verdict: tie'.",
@@ -70,7 +70,7 @@ class Question:
         goal: Id of one of the world's goals, or a sentence; by default the world's first goal.
         prompt: Id of one of the world's prompts.
         instructions: Custom instructions that replace the prompt; ``{goal}`` stands for the goal's sentence.
-        blstats: True if captions include the state of the player in NetHack.
+        blstats: True if captions include the player's status in NetHack.
         world: The kind of world, a key of `groundling.judges.asking.questions.subjects`.
     """
 
