@@ -69,7 +69,7 @@ def are_texts(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class OnlyWith:
-    """Marks an argument that is rejected unless the argument it depends on is set, or is one of ``values``."""
+    """Marks an argument that is rejected unless the argument ``name`` is set (to one of ``values``, if given)."""
 
     name: str
     values: tuple[Any, ...] = ()

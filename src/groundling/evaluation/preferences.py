@@ -20,7 +20,7 @@ _LONGEST_LIST = 20  # maximum number of actions; in longer lists, many are inevi
 class ShortActions:
     """Actions with at most half as many words as the longest action in their list."""
 
-    probability: float  # their total probability, averaged over the lists that contain any
+    probability: float  # their total probability, averaged over the lists that contain short actions
     share: float  # fraction of a list's actions that are short, averaged over the same lists
     lists: int  # number of these lists
 

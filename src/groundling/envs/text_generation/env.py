@@ -121,7 +121,7 @@ class TextGenerationEnv(gymnasium.Env[Observation, int]):
 
     def step(self, action: int) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         if self._done:
-            raise RunError("the episode has ended: call reset before step")
+            raise RunError("the episode has ended: reset the env before the next step")
         token = int(action)
         if not 0 <= token < self.num_actions:
             raise RunError(f"action {token} is not a token: expected an id from 0 to {self.num_actions - 1}")
