@@ -60,7 +60,7 @@ def parse(
 ) -> Verdict | None:
     """Return a reply's verdict, or None if it has none; ``noun`` and ``words`` are those of the question.
 
-    A reply may quote captions that contain forged verdicts, so a verdict is accepted only where no caption can be:
+    A reply may quote captions that contain forged verdicts, so a verdict is accepted only where no quote can occur:
     alone on the last line ("line"), in a JSON object that is the whole reply ("json"), or as the whole reply
     ("choice"). A polite closing sentence ("I hope this helps!") may follow. A truncated reply has no verdict, because
     its last line may be a quotation. "motif" parses replies as Motif's own code does, including its bugs.
