@@ -68,7 +68,7 @@ def test_a_run_is_the_users_own_and_resumes(tmp_path: Path, capsys: pytest.Captu
     before = len(run.metrics)
     longer = _finetune(folder, reward_funcs=[digits, right], reward_weights=[1, 0.5], steps=30)
     assert longer.metrics[:before] == run.metrics[:before] and len(longer.metrics) > before
-    with pytest.raises(gl.ConfigError, match=r"digits-right\.jsonl has different rows from this data"):
+    with pytest.raises(gl.ConfigError, match=r"digits-right\.jsonl differs from the data passed"):
         _finetune(folder, reward_funcs=[digits, right], reward_weights=[1, 0.5], train_dataset=ROWS[:9])
 
 

@@ -201,7 +201,7 @@ def test_an_action_without_tokens_is_not_certain(tmp_path: Path) -> None:
 def test_a_judge_must_distinguish_its_verdicts(tmp_path: Path) -> None:
     folder, question = _model(tmp_path, "<unk>"), Question(world="text")
     refusal = TransformersJudge(folder, device="cpu").accepts(question)
-    assert refusal == "its tokenizer reads 1 and 2 and tie as the same tokens: set answer=line"
+    assert refusal == "the judge's tokenizer cannot distinguish 1 and 2 and tie: set answer=line"
     assert TransformersJudge(folder, "line", device="cpu").accepts(question) is None
 
 

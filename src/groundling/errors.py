@@ -12,7 +12,7 @@ _MOST_NAMES = 25  # Maximum number of names in a message
 
 class GroundlingError(Exception):
     """An error that the user can fix; the message says what was wrong, what was expected, and how to fix it.
-    Each is a `ConfigError` or a `RunError`.
+    Every instance is a `ConfigError` or a `RunError`.
     """
 
 
@@ -85,7 +85,7 @@ def importing(what: str, extra: str) -> Iterator[None]:
 
 
 def warn_caller(message: str) -> None:
-    """Issue a `UserWarning` at the line outside this package that called it."""
+    """Issue a `UserWarning` that points to the line outside this package from which it was called."""
     frame, depth, level = sys._getframe(), 1, 1
     while frame is not None:
         package = str(frame.f_globals.get("__name__")).partition(".")[0]

@@ -69,7 +69,7 @@ def are_texts(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class OnlyWith:
-    """Marks an argument that is rejected unless the argument it depends on is set, or is one of ``values``."""
+    """Marks an argument that is rejected unless the argument ``name`` is set (to one of ``values``, if given)."""
 
     name: str
     values: tuple[Any, ...] = ()
@@ -81,7 +81,7 @@ class Provided:
 
     A policy's arguments may have the roles ``lm`` (the model of ``model.path``), ``reference`` (the model at the start
     of training, if the algorithm penalises divergence from it), ``value_base`` (the same model, for a value adapter),
-    ``num_actions``, ``language`` and ``critic``. Rewards and metrics have only ``lm`` (the model being trained).
+    ``num_actions``, ``language`` and ``critic``. Rewards and metrics may have only ``lm`` (the model being trained).
     """
 
     role: str

@@ -51,8 +51,8 @@ def finetune(
         processing_class: The tokenizer of a model object. If None, it is loaded from the model's ``name_or_path``.
         reward_weights: One coefficient per reward; the default is 1 for each.
         algorithm: An id from ``groundling list algorithms``, such as grpo or ppo. For dpo and kto, which learn from
-            preferences instead of rewards, use ``gl.train("dpo", overrides=["world.args.path=pairs.jsonl"])``.
-        steps: Total number of tokens.
+            preferences instead of rewards, use ``groundling.train("dpo", …)`` with ``world.args.path=pairs.jsonl``.
+        steps: Total number of tokens to generate in training.
         seed, run_dir, overrides: As in `groundling.train`.
 
     Raises:

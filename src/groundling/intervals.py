@@ -71,7 +71,7 @@ def interquartile_band(curves: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.n
 
 
 def area_under_curve(steps: np.ndarray, values: np.ndarray, total: float) -> float:
-    """Return a curve's mean height from step 0 to ``total``. It is linear between points and constant beyond them."""
+    """Return a curve's mean height from step 0 to ``total``; the curve is linear between points and constant beyond."""
     inside = steps < total
     x = np.concatenate([[0.0], steps[inside], [total]])
     y = np.interp(x, steps, values)

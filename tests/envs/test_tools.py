@@ -39,8 +39,8 @@ def _env(made: Any = Calculator, **args: Any) -> ToolEnv:
         (_CALL.replace("multiply", "__init__"), "Error: there is no tool '__init__', only", (0, 1)),
         (_CALL[:-1], "Error: the call is not JSON", (0, 1)),
         ("<tool_call>multiply 3 and 4</tool_call>", "Error: the call is not JSON", (0, 1)),
-        ('{"tool": "multiply"}', "Error: a call needs the form", (0, 1)),
-        ('{"name": "multiply", "arguments": [3, 4]}', "Error: a call needs the form", (0, 1)),
+        ('{"tool": "multiply"}', "Error: a call must have the form", (0, 1)),
+        ('{"name": "multiply", "arguments": [3, 4]}', "Error: a call must have the form", (0, 1)),
     ],
 )
 def test_a_call_is_answered_or_counted_as_invalid(text: str, result: str, calls: tuple[int, int]) -> None:
@@ -166,7 +166,7 @@ class _BadTask(Shop):
 @pytest.mark.parametrize(
     ("made", "message"),
     [
-        (Archive(), r"ToolEnv needs the class of its object, as in ToolEnv\(Archive\), got an object of Archive"),
+        (Archive(), r"ToolEnv must be given a class, as in ToolEnv\(Archive\), got an instance of Archive"),
         (_NoHints, r"_NoHints\.buy cannot be described to a model .* \"name: description\" under \"Args:\""),
         (_Slow, r"_Slow\.sell is asynchronous: define it with def"),
         (_NoTools, "no public method that could be a tool"),

@@ -71,10 +71,8 @@ def test_an_env_whose_episodes_all_hang_ends_the_run() -> None:
     for _ in range(8):  # never more than two in a row
         envs.step([0])
     assert envs.incidents.cut_episodes == 6
-    message = (
-        "seed 8, step 0: it has not answered for 1 s, twice at this step, and so ended each of this env's last 3 "
-    )
-    with pytest.raises(RunError, match=message + "episodes: fix .* increase world.timeout, and continue"):
+    reason = "it has not answered for 1 s, twice at this step, and its last 3 episodes were all cut off"
+    with pytest.raises(RunError, match=f"seed 8, step 0: {reason}: fix .* increase world.timeout, and continue"):
         envs.step([0])
 
 
@@ -85,7 +83,7 @@ def test_a_run_that_a_hanging_env_ended_continues(tmp_path: Path, capsys: pytest
     assert main([*words, "training.steps=4"]) == 0
     flag.touch()
     assert main([*words, "training.steps=16"]) == 1
-    assert "last 3 episodes: fix the env" in capsys.readouterr().err
+    assert "last 3 episodes were all cut off: fix the env" in capsys.readouterr().err
     assert len(read_metrics(run)) == 2  # each env had lost two episodes by then
     flag.unlink()
     assert main([*words, "training.steps=16"]) == 0

@@ -26,7 +26,7 @@ YAML = {
         "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}]\n" for i in range(1, 40)),
         "nested deeper than 32",
     ),
-    "within itself": ("a: &a [*a]", "inside the value that it repeats"),
+    "within itself": ("a: &a [*a]", "inside the value that it refers to"),
     "many": ("a: [" + "1," * 20_000 + "]", "values"),
     "long": ("a: " + "x" * 2**20, "bytes"),
     "twice": ("a: 1\na: 2", "duplicate key a"),

@@ -169,7 +169,7 @@ def test_a_report_shows_what_was_learned_and_a_missing_initial_model_is_named(
     assert {"accuracy", "rewards/margins"} <= {*learning_figures([run])} and run.figure[0] == "accuracy"
     shutil.rmtree(start)
     with pytest.raises(
-        RunError, match=f"{algorithm} needs the initial model for its metrics, which is missing .no mod"
+        RunError, match=f"{algorithm} needs the initial model for its metrics, but it is missing .no mod"
     ):
         Run(made.run_dir).evaluate()
     settings = Path(made.run_dir) / "config.yaml"  # of a run whose model was given by a name in another folder
@@ -177,7 +177,7 @@ def test_a_report_shows_what_was_learned_and_a_missing_initial_model_is_named(
     with pytest.raises(RunError, match=f"{algorithm} needs the initial model .* missing .no model 'no-such-folder'"):
         Run(made.run_dir).evaluate()
     figures = Run(made.run_dir).evaluate(overrides=["evaluation.metrics=[{id: rouge}]"]).figures
-    assert "needs the initial model for its metrics, which is missing" in capsys.readouterr().err
+    assert "needs the initial model for its metrics, but it is missing" in capsys.readouterr().err
     assert figures["trained"]
 
 

@@ -19,7 +19,7 @@ _TAGGED = re.compile(r"<tool_call>(.*?)(?:</tool_call>|$)", re.DOTALL)
 
 
 class InvalidCall(Exception):
-    """A call that is not JSON, or has an unknown tool or invalid arguments; the message is for the model."""
+    """A call that is not JSON, names an unknown tool or has invalid arguments; the model sees the message."""
 
 
 class ToolEnv(gymnasium.Env[str, str]):
@@ -28,16 +28,16 @@ class ToolEnv(gymnasium.Env[str, str]):
     Public methods with type hints, and with docstrings whose ``Args`` describe each argument, are tools; see
     ``examples/calculator.py``. Some members have a special meaning:
 
-    - ``reset`` starts an episode and may return its task as text. It receives the ``seed`` if it has an argument of
-      that name or ``**kwargs``.
-    - ``reward`` is a number that may change at each call, or a method that is called at the end of an episode, with
-      the final answer ("" without one) if it has an argument.
+    - ``reset`` starts an episode and may return its task as text. It receives the ``seed`` if it accepts an argument
+      of that name or ``**kwargs``.
+    - ``reward`` is a number that may change at each call, or a method that is called at the end of an episode. If the
+      method has an argument, it receives the final answer, or "" if there is none.
     - ``done`` ends the episode if it is true after a call; ``success`` is true if the episode succeeded. Both are
       optional, and each may be a method without arguments.
 
-    An action is a text that contains calls, as ``<tool_call>{"name": …, "arguments": {…}}</tool_call>`` or only the
-    JSON. Their results are the next observation; long results are cut off. If a call is invalid or a tool raises, the
-    observation is an error message. A text without a call is the final answer. The metrics ``tool_calls`` and
+    An action may contain calls, as ``<tool_call>{"name": …, "arguments": {…}}</tool_call>`` or as JSON without the
+    tags. Their results are the next observation; long results are cut off. If a call is invalid or a tool raises, the
+    observation is an error message. An action without a call is the final answer. The metrics ``tool_calls`` and
     ``invalid_tool_calls`` count an episode's calls. If a tool may never return, step the envs in workers
     (``world.num_workers``), which have a timeout.
 
@@ -53,7 +53,7 @@ class ToolEnv(gymnasium.Env[str, str]):
         self.observation_space = self.action_space = gymnasium.spaces.Text(_LONGEST, min_length=0)
         if not callable(make):
             name = type(make).__name__
-            raise ConfigError(f"ToolEnv needs the class of its object, as in ToolEnv({name}), got an object of {name}")
+            raise ConfigError(f"ToolEnv must be given a class, as in ToolEnv({name}), got an instance of {name}")
         self.environment, self._max_turns = make(), max_turns
         self._turns: int | None = None  # Number of turns in this episode; None before the first reset
         self._name = type(self.environment).__name__
@@ -82,7 +82,7 @@ class ToolEnv(gymnasium.Env[str, str]):
         if not isinstance(action, str):
             raise ConfigError(f"an action must be a string with calls or the final answer, got {action!r:.80}")
         self._turns += 1
-        # Calls are between tags, or the whole text is one; any other text is the final answer.
+        # Calls are enclosed in tags, or the whole text is a call; any other text is the final answer.
         texts = _TAGGED.findall(action) or ([action] if action.lstrip().startswith(("{", "[{")) else [])
         results = [result for text in texts for result in self._results(text)]
         results = [_readable(result, _RESULTS // len(results)) for result in results]
@@ -105,7 +105,7 @@ class ToolEnv(gymnasium.Env[str, str]):
             yield name, getattr(self.environment, name)
 
     def _results(self, text: str) -> Iterator[str]:
-        """Yield the result of a call, or of several in a list."""
+        """Yield the result of a call, or the results of a list of calls."""
         try:
             for call in _parse(text):
                 yield self._result(*_name_and_arguments(call))
@@ -127,7 +127,7 @@ class ToolEnv(gymnasium.Env[str, str]):
         try:
             result = tool(**arguments)
             return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)
-        except (Exception, SystemExit) as error:  # for the model to read; training continues
+        except (Exception, SystemExit) as error:  # shown to the model; training continues
             return f"Error: {type(error).__name__}: {error}"
 
     def _reward(self, answer: str) -> float:
@@ -160,8 +160,8 @@ class ToolEnv(gymnasium.Env[str, str]):
 
 @functools.cache
 def _without_object(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method's function without its first argument. `check_arguments` caches signatures: those of methods
-    would keep the object of every env alive.
+    """Return a method's function without its first argument. `check_arguments` caches signatures, and those of bound
+    methods would keep every env's object alive.
     """
     return functools.partial(function, None)
 
@@ -195,9 +195,9 @@ def _parse(text: str) -> list[Any]:
 
 
 def _name_and_arguments(call: Any) -> tuple[str, dict[str, Any]]:
-    """Read a call in the form that most models use, or with Llama's ``parameters``."""
+    """Return a call's tool name and arguments, which Llama calls ``parameters``."""
     if isinstance(call, Mapping) and isinstance(name := call.get("name"), str):
         arguments = call.get("arguments", call.get("parameters", {}))
         if isinstance(arguments, dict):
             return name, arguments
-    raise InvalidCall('a call needs the form {"name": NAME, "arguments": {NAME: VALUE}}')
+    raise InvalidCall('a call must have the form {"name": NAME, "arguments": {NAME: VALUE}}')

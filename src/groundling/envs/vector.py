@@ -1,4 +1,4 @@
-"""Many text envs stepped together, with automatic resets, a seed for each episode, and exact resumption."""
+"""Vectorized text envs with automatic resets, a seed for each episode, and exact resumption."""
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ from groundling.envs.text_episode import EpisodeState, Step, TextEpisode, read_f
 from groundling.envs.worker_pool import EnvLost, Incidents, WorkerEnvs
 from groundling.errors import ConfigError, ForeignError, RunError, warn_caller
 
-_MOST_CUT = 3  # Maximum number of consecutive episodes of an env that may be cut off
+_MOST_CUT = 3  # Number of consecutive episodes of an env that are cut off before the run ends
 
 
 class UnequalEpisode(RunError):
@@ -54,10 +54,10 @@ class TextVectorEnv:
         warn: Called with a message for each lost env.
 
     Attributes:
-        envs: The envs; empty with workers.
+        envs: The envs; empty if they run in workers.
         step_limit: Number of steps after which an episode is truncated, unless it ends earlier; None for no limit.
         incidents: Problems in workers and servers.
-        remote: True if a server runs the envs, which can then be lost.
+        remote: True if the envs run on a server, so the connection to them may be lost.
         may_differ: True if equal seeds may produce different episodes: on a server, or if the env has an attribute
             ``may_differ``. Episodes that cannot be replayed are cut off or started again, with a warning.
 
@@ -112,8 +112,8 @@ class TextVectorEnv:
         history: int | None = 3,
         **args: Any,
     ) -> "TextVectorEnv":
-        """Create ``num_envs`` envs with the same id in this process, which play the training episodes of a run with
-        this ``seed``. ``args`` are the env's arguments. ``actions`` default to GLAM's for BabyAI and MiniGrid, and
+        """Create ``num_envs`` envs with the same id in this process. They play the training episodes of a run with this
+        ``seed``. ``args`` are the env's arguments. ``actions`` default to GLAM's for BabyAI and MiniGrid, and
         otherwise to the env's own.
 
         Raises:
@@ -158,7 +158,7 @@ class TextVectorEnv:
 
     def step(self, actions: Sequence[int | str | None]) -> Step:
         """Take one action in every env: an index into its observation's ``actions``, a string if any text is an
-        action, or None not to step this env.
+        action, or None to skip this env.
 
         Raises:
             RunError: An index is out of range, or an env returns an invalid value.
@@ -266,7 +266,7 @@ class TextVectorEnv:
         return not isinstance(action, str) and 0 <= action < len(self._states[i].admissible)
 
     def _step(self, actions: Mapping[int, int | str]) -> Iterator[tuple[int, tuple[float, bool, bool]]]:
-        """Take an action in each env of ``actions``; yield each env's reward, terminated and truncated."""
+        """Take an action in each env of ``actions``; yield its index, reward, terminated and truncated."""
         for i, action in actions.items():
             state, last = self._states[i], self._last_action
             state.chosen.append(state.text_of(action) if last is None else min(int(action), last))
@@ -328,12 +328,12 @@ class TextVectorEnv:
             return self._cut_off(i, f"{again}, twice at this step")
 
     def _cut_off(self, i: int, reason: str) -> None:
-        """Report that an env's episode is cut off; raise `RunError` if it was the last of several in a row."""
+        """Warn that an env's episode is cut off; raise `RunError` if too many in a row were cut off."""
         self.incidents.cut_episodes += 1
         self._cut[i].add(number := self._states[i].episode)
         if self._cut[i].issuperset(range(number - _MOST_CUT + 1, number + 1)):
             raise RunError(
-                f"{self._where(i)}: it {reason}, and so ended each of this env's last {_MOST_CUT} episodes: fix the env "
+                f"{self._where(i)}: it {reason}, and its last {_MOST_CUT} episodes were all cut off: fix the env "
                 "or, if it is only slow, increase world.timeout, and continue from the last checkpoint"
             )
         self._warn(f"{self._where(i)}: it {reason}; the episode is cut off")

@@ -1,4 +1,4 @@
-"""Worker processes that step envs, for both text worlds and NetHack."""
+"""Worker processes that step the envs of text worlds and NetHack."""
 
 import functools
 import os
@@ -44,7 +44,7 @@ class WorkerPool:
         make_handlers: One function per worker that creates the worker's handler; must be picklable.
         timeout: Seconds without an answer after which a worker is considered hung.
         on_lost: Called with a worker's number and the `WorkerLost` exception.
-        resend: Resend the commands that a lost worker had not answered to its replacement.
+        resend: Resend a lost worker's unanswered commands to its replacement.
 
     Raises:
         ConfigError: A handler cannot be created in another process.
@@ -85,7 +85,7 @@ class WorkerPool:
         self._workers[worker].send(key, value)
 
     def receive(self, worker: int, key: Hashable) -> Any:
-        """Wait for the next answer to ``key``. Raise `WorkerLost` (unless ``resend``), or `RunError` if lost often."""
+        """Wait for the next answer to ``key``; raise `WorkerLost` (unless ``resend``) or, if lost often, `RunError`."""
         process = self._workers[worker]
         while True:
             try:
@@ -106,7 +106,7 @@ class WorkerPool:
 
 
 class _Worker:
-    """A process, and the answers that have not been received from it yet."""
+    """A worker process with its unanswered commands and the answers that were not fetched yet."""
 
     process: subprocess.Popen[bytes]
     _is_ready: bool
@@ -216,7 +216,7 @@ class EnvLost(RunError):
 
 @dataclass
 class Incidents:
-    """Counts of the worker problems so far, from which training recovered."""
+    """Counts of worker problems from which training has recovered."""
 
     lost_envs: int = 0  # envs that raised, or whose worker died or hung
     cut_episodes: int = 0  # episodes that were cut off because their env was lost twice at a step
@@ -248,7 +248,7 @@ class WorkerEnvs:
             self.pool.send(env % self._num_workers, env, (command, value))
 
     def receive(self, env: int) -> Any:
-        """Return the result of the env's last command; raise `EnvLost` if there is none."""
+        """Return the result of the env's last command; raise `EnvLost` if the env was lost."""
         if env in self._lost:
             raise EnvLost(self._lost.pop(env))
         try:
@@ -289,11 +289,11 @@ class _EnvShare:
         env = self._envs[number]
         try:
             return False, env.reset(seed=argument) if command == "reset" else env.step(argument)
-        except EnvLost as lost:  # a server's env is kept, since its reset waits for the server
+        except EnvLost as lost:  # a remote env is kept, since its reset waits for the server
             return True, lost
         except (Exception, SystemExit) as error:
             traceback.print_exc()
-            with suppress(Exception, SystemExit):  # it may own a server or an engine
+            with suppress(Exception, SystemExit):  # the env may own a server or an engine
                 env.close()
             self._envs[number] = self._make_env()
             return True, f"{type(error).__name__}: {error}"

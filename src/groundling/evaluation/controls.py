@@ -1,4 +1,4 @@
-"""Does the agent read its goal? Success on the same episodes with and without controls of the goal."""
+"""Controls that test whether an agent reads its goal, by its success on the same episodes with and without them."""
 
 import csv
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ class ControlResults:
 
     @property
     def verdict(self) -> str:
-        """A sentence that states what the differences show, judged by the first control."""
+        """A one-sentence conclusion from the differences, based on the first control."""
         if not self.differences:
             return "no episode was played both with and without a control, so there is nothing to compare"
         original, (suite, fall) = next(iter(self.played)), next(iter(self.differences.items()))

@@ -42,7 +42,7 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) 
 
 
 def csv_text(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Return CSV with six-digit floats, empty cells for None, and strings escaped against formula injection."""
+    """Return CSV with floats in six significant digits, None as empty cells, and no strings that act as formulas."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([_csv_cell(x) for x in header])

@@ -1,4 +1,4 @@
-"""Initial preferences of a policy: its entropy, and the actions that it would rarely explore."""
+"""A policy's preferences before training: its entropy, and the actions that it would rarely explore."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ _LONGEST_LIST = 20  # maximum number of actions; in longer lists, many are inevi
 class ShortActions:
     """Actions with at most half as many words as the longest action in their list."""
 
-    probability: float  # their total probability, averaged over the lists that contain any
+    probability: float  # their total probability, averaged over the lists that contain short actions
     share: float  # fraction of a list's actions that are short, averaged over the same lists
     lists: int  # number of these lists
 
@@ -38,7 +38,7 @@ class ActionPreferences:
     entropy: float  # mean entropy, in nats
     uniform_entropy: float  # mean entropy of a uniform policy
     short: ShortActions
-    rare: dict[str, float]  # mean probabilities of common actions that it would rarely explore, rarest first
+    rare: dict[str, float]  # mean probability of each common but rarely explored action, rarest first
 
 
 def preferences(policy: PromptPolicy, observations: Sequence[TextObservation]) -> ActionPreferences:

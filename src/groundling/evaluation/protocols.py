@@ -1,4 +1,4 @@
-"""Protocols of published benchmarks: several suites, any kind of agent, and one score."""
+"""Protocols of published benchmarks, which evaluate any kind of agent on several suites and compute one score."""
 
 import hashlib
 import json
@@ -21,7 +21,7 @@ from groundling.worlds import agents
 from groundling.worlds.episode import Figure
 
 PROTOCOLS = {"balrog-babyai": "BALROG's BabyAI: the mean success rate over five tasks"}
-"""Titles by name. A group of suites and an experiment have the same name; models and servers use its policy."""
+"""Titles by name. A group of suites and an experiment share a name; models and servers use the experiment's policy."""
 MEAN = "mean"  # name of the score over all suites
 _SCORED = "success"
 _PLAYED = re.compile(r"world(\.(env|args)\b.*)?")  # config keys that would change a protocol's world
@@ -57,7 +57,7 @@ def find_player(
 def find_agent(
     name: str, protocol: str, overrides: Sequence[str], warn: Callable[[str], None], config_dir: Path | None = None
 ) -> Target:
-    """Find an agent as `find` does, or a language model by its folder, file or hub id, with a protocol's policy."""
+    """Find an agent as `find` does, or a language model (with the protocol's policy) by its folder, file or hub id."""
     path, known = Path(name), (*agents(), *experiments(config_dir))
     if name in known or (path / "config.yaml").exists() or path.parent.name == "checkpoints":
         return find(name, overrides, warn, config_dir=config_dir)

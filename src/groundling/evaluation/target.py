@@ -38,7 +38,7 @@ class Target:
     checkpoint: Path | None = None
     overrides: tuple[str, ...] = ()  # the caller's overrides, which take precedence over a suite's
     suffix: str = ""  # suffix of result files: a selected checkpoint's name and the name passed to `named`
-    suite: str | None = None  # the suite that changed its configuration; set by `under`
+    suite: str | None = None  # the suite that changed the configuration; set by `under`
     hold: Hold | None = field(default=None, repr=False, compare=False)  # prevents deletion of the checkpoint
 
     @property
@@ -73,7 +73,7 @@ class Target:
 
     @property
     def note(self) -> str:
-        """How actions are chosen, with the override for the alternative; empty if the world has no such choice."""
+        """A note on how actions are chosen and how to change this; empty if the world has no such setting."""
         deterministic = getattr(self.config.evaluation, "deterministic", None)
         if deterministic is None:
             return ""
@@ -120,7 +120,7 @@ class Target:
 
     def compared_by(self, warn: Callable[[str], None]) -> Algorithm | None:
         """Return the algorithm that compares a policy with its reference, the initial model, if the run has both. Raise
-        `RunError` if that model is missing, and nothing else is measured.
+        `RunError` if that model is missing and there are no other metrics.
         """
         config = self.config
         if not getattr(algorithms.get(config.algorithm.id), "needs_reference", False):
@@ -129,7 +129,7 @@ class Target:
             if not Path(place := resolve(config.model.path)).exists():
                 load_config(Source(place, config.model.revision))
         except GroundlingError as error:
-            lacks = f"{config.algorithm.id} needs the initial model for its metrics, which is missing ({error})"
+            lacks = f"{config.algorithm.id} needs the initial model for its metrics, but it is missing ({error})"
             if not (getattr(config.evaluation, "metrics", ()) or config.reward):
                 raise RunError(f"{lacks}: restore it, or set evaluation.metrics, as in [{{id: rouge}}]") from error
             warn(lacks)
@@ -171,12 +171,12 @@ def find(
     experiment, or one of `groundling.worlds.agents`. ``warn`` is called with each corrupt checkpoint that is skipped.
 
     Raises:
-        ConfigError: the name is unknown, or an override is invalid or missing.
-        RunError: the checkpoint is corrupt, the run has no complete one, or the hub cannot be reached.
+        ConfigError: The name is unknown, or an override is invalid or missing.
+        RunError: The checkpoint is corrupt, the run has no complete one, or the hub cannot be reached.
     """
     known = experiments(config_dir)
     if config_dir is not None and name not in known:
-        raise ConfigError(f"{config_dir} has no experiment {name!r}, the only use of --config-dir: remove it")
+        raise ConfigError(f"--config-dir {config_dir} has no experiment {name!r} and thus no effect: remove it")
     path, changes, results = Path(name).resolve(), tuple(overrides), None
     if name not in known and _is_on_hub(name):
         path, results = (hub.fetch(name, revision), Path("runs") / name.replace("/", "--"))  # not in the hub's cache

@@ -87,7 +87,7 @@ class ChatServer:
                 raise ConfigError(f"{name} must not be {getattr(self, name)}: use a larger number")
         check_address(self.base_url, self.api_key_env)
         self._key = os.environ.get(self.api_key_env, "").strip()
-        if not all("!" <= c <= "~" for c in self._key):  # the client's own message would show the key
+        if not all("!" <= c <= "~" for c in self._key):  # the HTTP client's message would show the key
             raise ConfigError(f"the API key in {self.api_key_env} contains spaces or other invalid characters: fix it")
         # JSON and Python's repr put a backslash before some characters.
         escaped = "".join(rf"\\?{re.escape(c)}" for c in self._key)
@@ -108,7 +108,7 @@ class ChatServer:
 
     @asynccontextmanager
     async def _client(self) -> AsyncIterator["httpx2.AsyncClient"]:
-        """Borrow a client with one connection; a shared one would scan all connections for each request."""
+        """Borrow a client with one connection; a shared client would scan all connections for each request."""
         if self._idle:
             client = self._idle.pop()
         else:

@@ -23,12 +23,12 @@ from groundling.errors import ConfigError
 if TYPE_CHECKING:
     import pyarrow
 
-SETTINGS = 2**20  # Maximum bytes in a settings file
-RECORDS = 2**26  # Maximum bytes in a JSON record
-LINE = 2**24  # Maximum bytes in a line of JSON Lines; a file may have any number of lines
-_DEPTH = 32  # Maximum levels of nesting
+SETTINGS = 2**20  # Maximum number of bytes in a settings file
+RECORDS = 2**26  # Maximum number of bytes in a JSON record
+LINE = 2**24  # Maximum number of bytes in a line of JSON Lines; the number of lines is unlimited
+_DEPTH = 32  # Maximum nesting depth
 _NODES = 10_000  # Maximum number of values in a settings file, after expanding aliases
-_CARD_NODES = 100_000  # The same for a dataset card, which may describe hundreds of configurations
+_CARD_NODES = 100_000  # Maximum number of values in a dataset card, which may describe hundreds of configurations
 _VALUES = 2**23  # Maximum number of values in a record
 _EXPANDED = 2**20  # Maximum number of characters and values in settings after expanding aliases and ``${name}``
 _DIGITS = 4300  # Maximum length of a YAML number, as in Python; PyYAML parses base 60 (1:30:00) in quadratic time
@@ -52,7 +52,7 @@ def read_yaml(path: Path) -> DictConfig:
 
 
 def read_bundled(path: Path) -> Any:
-    """Read a YAML file of this package, without limits."""
+    """Read a YAML file that is part of this package, without limits."""
     return yaml.load(path.read_text("utf-8"), _LOADER)
 
 
@@ -240,7 +240,7 @@ def _check_size(path: Path, root: yaml.Node, most: int) -> None:
         """Return the number of values, characters and levels below a node."""
         if id(node) in sizes:
             if (known := sizes[id(node)]) is None:
-                raise DocumentError(f"{path}: an alias is used inside the value that it repeats")
+                raise DocumentError(f"{path}: an alias is used inside the value that it refers to")
             return known
         sizes[id(node)] = None
         values, characters, levels = 1, 0, 0

@@ -22,7 +22,7 @@ def cache() -> Path:
 
 
 def refuse_missing(name: str) -> None:
-    """Raise `ConfigError` for a name that is missing from a local folder, so that the hub is not queried for it."""
+    """Raise `ConfigError` for a missing path in an existing local folder, so that the hub is not queried for it."""
     if "/" in name and not Path(name).exists() and (folder := Path(name).parent).is_dir():
         raise ConfigError(
             f"there is no folder {name}. {folder} is a local folder, so the hub is not queried for {name}"
@@ -116,7 +116,7 @@ def output_lock(folder: Path) -> Path:
 
 @contextmanager
 def locked(path: Path, doing: str, otherwise: str = "choose another folder", *, wait: bool = False) -> Iterator[None]:
-    """Keep other processes out of a block that writes; the lock file is deleted at the end.
+    """Hold a lock, so that no other process runs the same block; the lock file is deleted at the end.
 
     Unfinished files of killed processes in the lock's folder, or in the folder that the lock is named after, are
     deleted. On a file system without locks, only a warning is issued. ``doing`` ("is training in runs/demo") and
@@ -149,7 +149,7 @@ def locked(path: Path, doing: str, otherwise: str = "choose another folder", *, 
 
 
 def is_locked(path: Path) -> bool:
-    """Return True if a process holds the lock of a file or, on file systems without locks, if the file exists."""
+    """Return True if a process holds the lock on a file or, on file systems without locks, if the file exists."""
     if not path.is_file():  # opening a pipe would block
         return False
     try:

@@ -24,7 +24,7 @@ _ABSOLUTE = re.compile(
 _WITHOUT_SPACES = r"\u0E00-\u0EFF\u1000-\u109F\u1780-\u17FF\u3040-\u30FF\u3400-\u9FFF\uAC00-\uD7AF"
 """Letters of scripts that do not put a space before a path: Thai, Lao, Burmese, Khmer, kana, Chinese, Hangul."""
 _ABSOLUTE_INSIDE = re.compile(
-    # A single name, such as /no_think in a prompt, has no folders to remove.
+    # A single component, such as /no_think in a prompt, has no folders to remove.
     rf"(?:{_BEFORE}(?:file:/+|/(?![*])(?=/*{_IN_A_NAME}+/)|{_HOME}|[A-Za-z]:[\\/]|\\\\)"
     rf"|(?<=[{_WITHOUT_SPACES}])/(?=[A-Za-z][A-Za-z0-9_.-]*/))(?:{_IN_A_NAME}|/)+"
 )
@@ -42,7 +42,7 @@ _ADDRESS = re.compile(
     r"|\b(?:hf_\w{30,}|sk-(?:\w{1,20}-){0,3}\w{20,}|gh[opsu]_\w{30,}|github_pat_\w{22,}|glpat-[\w-]{20,}|xox[abp]-[\w-]{10,}|"
     r"AKIA[A-Z\d]{16}|AIza[\w-]{35}|gsk_\w{20,}|nvapi-[\w-]{20,}|eyJ[\w-]{10,999}\.eyJ[\w-]{1,999}\.[\w-]+)"
 )
-IsRead = Callable[[str, Any], bool]  # Takes a dotted key and its value; True if a model reads the value as text
+IsRead = Callable[[str, Any], bool]  # Returns True if a model reads the value of a dotted key as text
 
 
 def _never(key: str, value: Any) -> bool:

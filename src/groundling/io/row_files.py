@@ -97,7 +97,7 @@ def check_digest(path: Path, count: int, expected: str) -> None:
 
 
 class RowFile:
-    """A file of rows, which `append` flushes to disk. Rows after ``update``, from which a run resumes, are dropped."""
+    """A file of rows, which `append` flushes to disk. A run resumes from ``update``, so later rows are dropped."""
 
     def __init__(self, path: Path, update: int, consecutive: bool = False) -> None:
         self.path = path
@@ -152,7 +152,7 @@ _LONGEST_VALUE = 2**31 - 1  # Maximum length of a cell; some documents exceed th
 
 @contextmanager
 def open_csv(path: Path, delimiter: str = ",") -> "Iterator[csv.DictReader[str]]":
-    """Open a CSV file in UTF-8 whose first line contains unique column names."""
+    """Open a UTF-8 CSV file whose first line contains unique column names."""
     csv.field_size_limit(_LONGEST_VALUE)
     try:
         with path.open(encoding="utf-8-sig", newline="") as lines:
@@ -165,7 +165,7 @@ def open_csv(path: Path, delimiter: str = ",") -> "Iterator[csv.DictReader[str]]
 
 
 def check_columns(names: Sequence[str], where: object) -> None:
-    """Raise `GroundlingError` if two columns share a name, since dictionary rows would drop the first one's values."""
+    """Raise `GroundlingError` if two columns share a name, since rows as dicts would keep only the last value."""
     if doubled := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
         raise ConfigError(
             f"{where} has {names.count(doubled[0])} columns called {doubled[0]!r:.80}: give each column a unique name"

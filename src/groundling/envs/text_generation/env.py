@@ -26,27 +26,27 @@ Side = Literal["left", "right"]
 
 
 class TextGenerationEnv(gymnasium.Env[Observation, int]):
-    """Generates a completion of a prompt, one token per step.
+    """An env in which the agent completes a prompt, one token per step.
 
     An observation contains left-padded int64 token ids and 0/1 masks for the prompt (``prompt_ids``, ``prompt_mask``),
     the completion so far (``context_…``), and the two concatenated (``input_…``). The info contains ``sample_id``,
-    ``prompt_text``, ``references``, ``meta``, ``actions`` (the tokens so far) and, at the end or with a per-token
-    reward, ``context_text`` without special tokens. An episode ends with an end token or at ``max_episode_length``. It
-    is terminated in both cases, since the maximum length is part of the task, so there is no value to bootstrap.
+    ``prompt_text``, ``references``, ``meta``, ``actions`` (the tokens so far) and, at the end of an episode or with a
+    per-token reward, ``context_text`` without special tokens. An episode ends with an end token or at
+    ``max_episode_length``. Both count as termination, not truncation, since the maximum length is part of the task.
 
     Args:
-        samples: Samples, chosen uniformly with replacement; ``reset(options={"sample": …})`` selects one.
+        samples: Samples, drawn uniformly with replacement; ``reset(options={"sample": …})`` selects a specific one.
         tokenizer: The model's tokenizer, with a padding token.
-        reward: Reward for a finished completion or for each token, from `groundling.rewards.create`; if None, it is 0.
+        reward: Reward for a finished completion or for each token, from `groundling.rewards.create`; None means 0.
         max_prompt_length: Maximum number of tokens in a prompt; longer prompts are truncated.
         max_episode_length: Maximum number of tokens in a completion.
         prompt_truncation_side: Side on which long prompts are truncated.
         terminate_on_eos: End the completion at an end token.
         end_tokens: Token ids that end a completion; by default, those of the tokenizer and its chat template. A
             model's generation config may define more (`groundling.LanguageModel.end_tokens`).
-        context_start_token: First token of a decoder; it is part of the context, but not an action. The policy needs
-            the same ``policy.args.context_start_token``.
-        num_actions: Size of the model's logits, which may be padded; by default, the tokenizer's vocabulary size.
+        context_start_token: Start token of an encoder-decoder's decoder; it is part of the context, but not an action.
+            Set ``policy.args.context_start_token`` to the same token.
+        num_actions: Number of the model's logits, including any padding; by default, the tokenizer's vocabulary size.
         decode_every_step: Add ``context_text`` to the info at every step.
 
     Raises:
@@ -121,10 +121,10 @@ class TextGenerationEnv(gymnasium.Env[Observation, int]):
 
     def step(self, action: int) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         if self._done:
-            raise RunError("the text is finished: reset the env before the next step")
+            raise RunError("the episode has ended: reset the env before the next step")
         token = int(action)
         if not 0 <= token < self.num_actions:
-            raise RunError(f"action {token} is not a token: expected 0 to {self.num_actions - 1}")
+            raise RunError(f"action {token} is not a token: expected an id from 0 to {self.num_actions - 1}")
         self._context.append(token)
         self._input.append(token)
         self._actions[self._steps] = token
@@ -182,7 +182,7 @@ def encode_prompts(
     truncation_side: Side = "left",
     add_special_tokens: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """Tokenize prompts, padded on the left; return ids and 0/1 mask, int64 ``(len(samples), max_prompt_length)``.
+    """Tokenize prompts with left padding; return ids and 0/1 masks, int64 ``(len(samples), max_prompt_length)``.
 
     Longer prompts are truncated with a warning; special tokens are kept. With ``truncation_side="left"``, the end of a
     prompt is kept; with ``"right"``, its beginning.
@@ -212,7 +212,7 @@ def encode_prompts(
         )
     finally:
         tokenizer.truncation_side = side_before
-    if any(one.overflowing for one in encoded.encodings or ()):  # only Rust tokenizers have encodings
+    if any(one.overflowing for one in encoded.encodings or ()):  # only fast tokenizers have encodings
         warn_caller(
             f"prompts of more than {max_prompt_length} tokens are truncated on the {truncation_side}: raise "
             "world.max_prompt_length to keep them whole"
@@ -231,7 +231,7 @@ def encode_prompts(
 def _read_data_as_text(
     samples: Sequence[Sample], tokenizer: PreTrainedTokenizerBase, side: Side, ids: Tensor, mask: Tensor
 ) -> None:
-    """Re-encode prompts whose data contains the text of control tokens, changing ``ids`` and ``mask`` in place."""
+    """Re-encode control tokens in the prompts' data as plain text; ``ids`` and ``mask`` are changed in place."""
     from groundling.tokenization.encoding import TextEncoder  # slow to import
 
     encoder = TextEncoder(tokenizer)

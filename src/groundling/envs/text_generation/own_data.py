@@ -12,7 +12,7 @@ from groundling.errors import ConfigError
 from groundling.io.files import write_atomically
 
 DATA = "data"  # Subfolder of the run folder for rows that were passed in Python
-_POOLS = {".jsonl": "jsonl", ".parquet": "parquet", ".csv": "csv", ".txt": "lines"}  # By the file's suffix
+_POOLS = {".jsonl": "jsonl", ".parquet": "parquet", ".csv": "csv", ".txt": "lines"}  # By file suffix
 
 
 def pool_of(path: str | Path) -> str:
@@ -23,7 +23,7 @@ def pool_of(path: str | Path) -> str:
 
 
 def rows_of(data: Any, name: str) -> list[Row]:
-    """Return the rows of a list of prompts or dicts, or of a `datasets.Dataset`; errors refer to it as ``name``."""
+    """Return the rows of a list of prompts or dicts, or of a `datasets.Dataset`; error messages call it ``name``."""
     if isinstance(data, Mapping):  # also a DatasetDict
         raise ConfigError(f"{name} has keys {', '.join(map(str, data))}: pass one split, as in {name}=data['train']")
     if not isinstance(data, list | tuple) and not hasattr(data, "column_names"):
@@ -47,7 +47,7 @@ def _plain(value: Any) -> Any:
 
 
 def write_rows(run_dir: Path, name: str, rows: Iterable[Row]) -> None:
-    """Write rows to a JSON Lines file in a run folder; raise `ConfigError` if a trained run has different rows."""
+    """Write rows to a JSON Lines file in a run folder; raise `ConfigError` if it has a trained run with other rows."""
     lines, path = list[str](), run_dir / DATA / name
     for number, row in enumerate(rows):
         try:
@@ -64,6 +64,6 @@ def write_rows(run_dir: Path, name: str, rows: Iterable[Row]) -> None:
             ) from error
     text, is_trained = "".join(lines), (run_dir / "checkpoints").exists()
     if is_trained and path.exists() and path.read_text("utf-8") != text:
-        raise ConfigError(f"{path} has different rows from this data: pass the same data to resume, or a new run_dir")
+        raise ConfigError(f"{path} differs from the data passed: pass the same data to resume, or a new run_dir")
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, text)

@@ -28,7 +28,7 @@ class Sample:
     """Additional data for metrics and rewards, such as concepts, a table or an intent."""
     earlier: tuple[tuple[str, str], ...] = ()
     """Earlier turns of a conversation as (user message, answer) pairs, for the chat template (``world.chat=true``)."""
-    system: str | None = None  # System prompt of the conversation; if None, that of the run is used
+    system: str | None = None  # System prompt of the conversation; if None, the run's system prompt is used
     data: tuple[str, ...] = ()
     """The parts of the prompt that were taken from a dataset, in order. Control tokens in them are encoded as plain
     text. In the rest of the prompt, which is defined by the pool's settings, they remain control tokens."""
@@ -83,7 +83,7 @@ class Sample:
 class Pool(ABC):
     """A source of samples. Implement `prepare`, and register the class with `pools.register("its-id")`."""
 
-    has_splits: ClassVar[bool] = True  # False if all splits have the same samples by design, which avoids a warning
+    has_splits: ClassVar[bool] = True  # False if all splits have the same samples by design; suppresses a warning
     has_preferences: ClassVar[bool] = False  # True if samples have `Sample.rejected` texts
 
     @abstractmethod
@@ -103,7 +103,7 @@ class SampleOrder:
     processes, each draws the whole batch and uses its share, so the order is the same as with one process.
 
     Args:
-        replacement: True to draw samples uniformly and independently, as the original does; False for shuffled epochs.
+        replacement: True to draw samples uniformly and independently, as in RL4LMs; False for shuffled epochs.
     """
 
     def __init__(self, samples: Sequence[Sample], seed: int, replacement: bool = True) -> None:
@@ -130,7 +130,7 @@ class SampleOrder:
                 "restore the data that the run started with, or start a new run"
             )
         if state.get("sha256", self._fingerprint) != self._fingerprint:  # older checkpoints lack it
-            warn_caller(  # not an error, since a row that stopped the run may have been corrected
+            warn_caller(  # not an error, since a row that made the run fail may have been corrected
                 f"the {len(self.samples)} samples or their order have changed since the checkpoint; continuing with "
                 "the new samples"
             )

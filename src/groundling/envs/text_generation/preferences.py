@@ -39,13 +39,13 @@ class Preferences(Pool):
         samples = [replace(row["sample"], id=f"{split}_{number}") for number, row in enumerate(rows)]
         if not samples:
             raise ConfigError(
-                f"no preferences for split {split} with {self}: add rows, or set fractions so that it has a prompt"
+                f"no preferences for split {split} of {self}: add rows, or set fractions so that it has a prompt"
             )
         return samples
 
 
 class _Rows(FilePool):
-    """Rows with a sample and its prompt, by which `FilePool` assigns rows to splits."""
+    """Rows that contain a sample and its prompt; `FilePool` assigns rows to splits by prompt."""
 
     def read(self, path: Path) -> Iterator[Row]:
         for sample in read_preferences(path):
@@ -53,10 +53,10 @@ class _Rows(FilePool):
 
 
 def read_preferences(path: Path) -> Iterator[Sample]:
-    """Yield the preferences in a JSON Lines or Parquet file; good texts are references, others are `Sample.rejected`.
+    """Yield the preferences in a JSON Lines or Parquet file; good texts become references, bad ones `Sample.rejected`.
 
     Raises:
-        ConfigError: The file has a different suffix, or its columns do not describe preferences.
+        ConfigError: The file has neither format, or its columns do not describe preferences.
     """
     reader = _READERS.get(path.suffix)
     if reader is None:
@@ -66,7 +66,7 @@ def read_preferences(path: Path) -> Iterator[Sample]:
 
 
 def preference(row: Row, where: str) -> Sample:
-    """Return the preference in a row of one of TRL's formats; errors refer to the row as ``where``."""
+    """Return the preference in a row of one of TRL's formats; error messages call the row ``where``."""
     texts: dict[str, Any]
     present = {name: value for name, value in row.items() if value is not None}
     if {"chosen", "rejected"} <= present.keys():

@@ -25,7 +25,7 @@ def words(text: str) -> list[str]:
 
 
 def words_of_sentences(text: str) -> list[str]:
-    """Split each sentence into words, as NLTK 3.7's ``word_tokenize`` does; its final full stop is a separate word."""
+    """Split each sentence into words, as NLTK 3.7's ``word_tokenize`` does; a final full stop is a separate word."""
     tokenizer = _tokenizer()
     import nltk.tokenize
 
@@ -59,7 +59,7 @@ class Imdb(DatasetPool):
     """Film reviews to continue. The prompt is the first half of a review's words; the reference is the whole review.
 
     The shuffled training reviews are split into 80% train and 20% val; test contains the first 5,000 shuffled test
-    reviews. The order is the same as when the datasets library shuffles with this seed.
+    reviews. The order is that of the datasets library's ``shuffle`` with this seed.
 
     Args:
         seed: Seed for shuffling.
@@ -90,8 +90,8 @@ class Imdb(DatasetPool):
 class ImdbSeq2Seq(Imdb):
     """`imdb` for encoder-decoders: the reference is the second half, and all training reviews are positive.
 
-    The metadata contains ``reference``, the whole review. A sample's id is its number among all reviews in the split,
-    including negative ones. The original reshuffles at each call, so its train and val may share reviews.
+    The metadata contains ``reference``, the whole review. A sample's id is its index among all reviews in the split,
+    including negative ones. RL4LMs reshuffles at each call, so its train and val splits may share reviews.
 
     Args:
         positive_ratio: Share of the positive training reviews to use, taken from the start.
@@ -120,7 +120,7 @@ def _halves(text: str) -> tuple[str, str]:
 class CommonGen(DatasetPool):
     """Concepts to use in one sentence. In train, a concept set occurs once for each of its reference sentences.
 
-    In val, it occurs once, with its first sentence, as in GEM's version of the dataset, which the original uses. The
+    In val, it occurs once, with its first sentence, as in GEM's version of the dataset, which RL4LMs uses. The
     test sentences are not public, so test references are "empty reference".
 
     Args:
@@ -186,7 +186,7 @@ class CnnDailyMail(DatasetPool):
 class XSum(DatasetPool):
     """News articles to summarize in one sentence.
 
-    In the original, this pool has no id and uses GEM's selection of the articles.
+    In RL4LMs, this pool has no id and uses GEM's selection of the articles.
 
     Args:
         prompt_prefix: Text before the article.
@@ -241,7 +241,7 @@ _TABLE_COLUMNS = (
     *("table", "highlighted_cells", "example_id"),
 )  # columns that also exist in GEM's version of the dataset
 _ANNOTATIONS = ("original_sentence", "sentence_after_deletion", "sentence_after_ambiguity", "final_sentence")
-_WITHHELD = dict.fromkeys(_ANNOTATIONS, "none")  # Values that replace test sentences in the original's version
+_WITHHELD = dict.fromkeys(_ANNOTATIONS, "none")  # Values that replace test sentences in the version used by RL4LMs
 
 
 @pools.register("totto")
@@ -249,7 +249,7 @@ _WITHHELD = dict.fromkeys(_ANNOTATIONS, "none")  # Values that replace test sent
 class Totto(DatasetPool):
     """ToTTo's tables as text (Parikh et al. 2020, arXiv 2004.14373): the table, its titles, and the table again.
 
-    The metadata contains ``raw_table``: the row with the original's columns, a list of annotations and a Boolean
+    The metadata contains ``raw_table``: the row with RL4LMs' columns, a list of annotations and a Boolean
     ``overlap_subset``. (GEM's version has one row per sentence of a training table, and different column names.)
 
     Args:

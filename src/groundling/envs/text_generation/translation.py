@@ -41,7 +41,7 @@ class _Translation(DatasetPool):
 @pools.register("wmt16")
 @dataclass(kw_only=True)
 class Wmt(_Translation):
-    """Sentences from a Workshop on Machine Translation, in any of its language pairs.
+    """Sentence pairs from a Workshop on Machine Translation (WMT), in any of its language pairs.
 
     Args:
         wmt_id: The workshop: ``wmt14`` to ``wmt19``.
@@ -60,7 +60,7 @@ class Wmt(_Translation):
 @pools.register("wmt14_processed_en_de")
 @dataclass(kw_only=True)
 class Wmt14Processed(_Translation):
-    """Preprocessed English and German sentences from the 2014 workshop."""
+    """Preprocessed English and German sentences from WMT 2014."""
 
     hub: ClassVar[DatasetSource] = DatasetSource(
         "stas/wmt14-en-de-pre-processed", PARQUET_BRANCH, "ende/{split}/*.parquet", _SAMPLE
@@ -70,7 +70,7 @@ class Wmt14Processed(_Translation):
 @pools.register("wmt16newsonly")
 @dataclass(kw_only=True)
 class Wmt16NewsOnly(_Translation):
-    """News commentaries for training, and sentences from the 2016 workshop for evaluation."""
+    """Sentences from News Commentary for training, and from WMT 2016 for evaluation."""
 
     def source(self, split: Split) -> DatasetSource:
         name = HUB_NAMES[split]
@@ -84,7 +84,7 @@ class Wmt16NewsOnly(_Translation):
 @pools.register("iwslt2017en_de")
 @dataclass(kw_only=True)
 class Iwslt2017(_Translation):
-    """Sentences from talks."""
+    """Sentences from TED talks."""
 
     hub: ClassVar[DatasetSource] = DatasetSource(
         "IWSLT/iwslt2017", PARQUET_BRANCH, "iwslt2017-de-en/{split}/*.parquet", _SAMPLE
@@ -102,7 +102,7 @@ class DailyDialog(DatasetPool):
 
     Utterances end with ``<EOU>``. The metadata is the next utterance's ``emotion`` (0 none, 1 anger, 2 disgust, 3
     fear, 4 happiness, 5 sadness, 6 surprise) and ``intent`` (1 inform, 2 question, 3 directive, 4 commissive), each in
-    a list of length 1. A sample's id is the utterance's number among all utterances in the split.
+    a list of length 1. A sample's id is the utterance's index among all utterances in the split.
 
     Args:
         context_size: Number of utterances in the prompt; utterances with fewer predecessors are skipped.
@@ -132,12 +132,12 @@ class DailyDialog(DatasetPool):
 @pools.register("crd3")
 @dataclass(kw_only=True)
 class Crd3(DatasetPool):
-    """Tabletop role-playing games. The prompt has the preceding turns and the next speaker; the reference is the next turn.
+    """Tabletop role-playing games. A prompt contains past turns and the next speaker; the reference is the next turn.
 
-    The original uses whole episodes. The dataset's rows are overlapping parts of episodes, which `_episodes` joins.
+    RL4LMs reads whole episodes. The dataset's rows are overlapping parts of episodes, which `_episodes` joins.
 
     Args:
-        max_context_size: Maximum number of turns in the prompt; the first 2 turns of an episode are not samples.
+        max_context_size: Maximum number of turns in the prompt; an episode's first 2 turns are used only as context.
     """
 
     hub: ClassVar[DatasetSource] = DatasetSource("microsoft/crd3", PARQUET_BRANCH, "default/{split}/*.parquet", "crd3")

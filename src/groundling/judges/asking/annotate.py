@@ -38,11 +38,11 @@ class AnnotationEstimate:
 class AnnotationSummary:
     """Results of an annotation run."""
 
-    labels: dict[str, int] = field(default_factory=dict)  # rows of the dataset by label: first, second, tie, unknown
+    labels: dict[str, int] = field(default_factory=dict)  # numbers of rows by label: first, second, tie, unknown
     distinct: int = 0  # distinct unordered pairs of unequal captions in the dataset
     answered: int = 0  # stored answers about these pairs
     invalid: int = 0  # answers without a verdict
-    first_rate: float | None = None  # how often the caption shown first wins, ignoring ties; 0.5 if unbiased
+    first_rate: float | None = None  # share of verdicts, ignoring ties, for the caption shown first; 0.5 if unbiased
     inconsistent: float | None = None  # fraction of pairs whose verdicts in the two orders differ
     asked: int = 0  # answers obtained by this call
     failed: int = 0  # requests of this call that received no reply

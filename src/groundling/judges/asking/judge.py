@@ -60,7 +60,7 @@ def parse(
 ) -> Verdict | None:
     """Return a reply's verdict, or None if it has none; ``noun`` and ``words`` are those of the question.
 
-    A reply may quote captions that contain forged verdicts, so a verdict is accepted only where nothing can be quoted:
+    A reply may quote captions that contain forged verdicts, so a verdict is accepted only where no quote can occur:
     alone on the last line ("line"), in a JSON object that is the whole reply ("json"), or as the whole reply
     ("choice"). A polite closing sentence ("I hope this helps!") may follow. A truncated reply has no verdict, because
     its last line may be a quotation. "motif" parses replies as Motif's own code does, including its bugs.
@@ -156,7 +156,7 @@ class Judge:
 
     Attributes:
         answer_format: Format in which the judge is asked to write its verdict.
-        control_tokens: Strings that its tokenizer treats as special tokens.
+        control_tokens: Strings that the judge's tokenizer treats as special tokens.
         parallel: Number of simultaneous requests.
         expected_tokens: Approximate length of a reply, for estimates.
         expected_seconds: Approximate time of a request in seconds; None if unknown.
@@ -171,13 +171,13 @@ class Judge:
     effortless: bool = False
 
     def accepts(self, question: Question) -> str | None:
-        """Return, in one line, why the judge cannot answer this question, or None if it can."""
+        """Return a one-line reason why the judge cannot answer this question, or None if it can."""
         return None
 
     def identity(self) -> dict[str, Any]:
         """Return everything that answers depend on, as JSON: model, revision, sampling, and a version of the code.
 
-        Stored answers are reused for a judge with the same identity. By default, it contains a hash of the class's code.
+        Stored answers are reused for a judge with the same identity. The default contains a hash of the class's code.
         """
         identity = {"judge": type(self).__qualname__}
         with suppress(OSError, TypeError):  # a class that was typed into an interpreter
@@ -228,7 +228,7 @@ class _Judges(Registry[Judge | FigureJudge]):
         factory = self.get(id)
         if isinstance(factory, type) and issubclass(factory, Judge | FigureJudge):
             return ""
-        return "; a judge is a subclass of groundling.judges.Judge with answer(request), or a function that makes one"
+        return "; a judge is a subclass of groundling.judges.Judge with answer(request), or a function returning one"
 
 
 judges: Registry[Judge | FigureJudge] = _Judges("judge")
@@ -266,7 +266,7 @@ def ask(judge: Judge, question: Question, pairs: Iterable[Comparison], on_outcom
 
     def on_reply(request: Request, reply: Reply) -> Request | None:
         number, verdict = request.number, None
-        reply = reply if isinstance(reply, Reply) else Reply(reply)  # a judge's own `ask` may pass anything
+        reply = reply if isinstance(reply, Reply) else Reply(reply)  # a subclass's `ask` may pass anything
         replies[number].append(reply)
         if reply.failure is None:
             verdict = parse(reply.text, judge.answer_format, reply.complete, question.noun, question.words)

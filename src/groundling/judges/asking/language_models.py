@@ -49,7 +49,7 @@ class OpenAIJudge(Judge):
         revision: Revision of the model; stored answers from other revisions are not reused.
         temperature, top_p: Sampling parameters.
         max_tokens: Maximum length of a reply. Defaults to 8 for "choice" and to 2048 otherwise.
-        soft_labels: Whether to request the log-probabilities of the verdict's token.
+        soft_labels: Request the log-probabilities of the verdict's token.
         extra: Additional entries of the request body, such as ``{top_k: 50}``; null removes a default entry.
         concurrency: Number of simultaneous requests.
         prompt_price, completion_price: Prices per million tokens, for estimates.
@@ -268,7 +268,7 @@ class TransformersJudge(Judge):
         from groundling.lm.tokens import indistinguishable  # slow to import
 
         alike = indistinguishable(self.lm.tokenizer, question.words) if self.answer_format == "choice" else []
-        return f"its tokenizer reads {' and '.join(alike[0])} as the same tokens: set answer=line" if alike else None
+        return f"the judge's tokenizer cannot distinguish {' and '.join(alike[0])}: set answer=line" if alike else None
 
     def ask(self, requests: Iterable[Request], on_reply: OnReply) -> None:
         queue = iter(requests)

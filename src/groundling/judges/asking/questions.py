@@ -13,7 +13,7 @@ Table = list[tuple[str, float]]  # case-insensitive regular expressions, each wi
 
 @dataclass(frozen=True)
 class Subject:
-    """The description of a kind of world for judges."""
+    """A kind of world, described for judges."""
 
     system: str  # the system prompt
     goals: Mapping[str, str]  # a sentence for each goal, by id; the first is the default
@@ -38,9 +38,9 @@ def find_subject(world: str) -> Subject:
     return subjects[world]
 
 
-WORDS = ("1", "2", "tie")  # the verdicts about a pair, by `Preference` code
+WORDS = ("1", "2", "tie")  # possible verdicts on a pair, indexed by `Preference` code
 Message = dict[str, str]  # a message of a conversation: role ("system", "user" or "assistant") and content
-AnswerFormat = Literal["line", "json", "choice", "motif"]  # form of a verdict (see `judge.parse`)
+AnswerFormat = Literal["line", "json", "choice", "motif"]  # format of a verdict (see `judge.parse`)
 _FORMS = {
     "line": "End your answer with one line that holds your verdict and nothing else: 'Verdict: 1', 'Verdict: 2' or "
     "'Verdict: tie'.",
@@ -70,7 +70,7 @@ class Question:
         goal: Id of one of the world's goals, or a sentence; by default the world's first goal.
         prompt: Id of one of the world's prompts.
         instructions: Custom instructions that replace the prompt; ``{goal}`` stands for the goal's sentence.
-        blstats: True if captions include the state of the player in NetHack.
+        blstats: True if captions include the player's status in NetHack.
         world: The kind of world, a key of `groundling.judges.asking.questions.subjects`.
     """
 
@@ -109,7 +109,7 @@ class Question:
 
     @property
     def noun(self) -> str:
-        """The name of a caption: "description", "message" or "text"."""
+        """The noun for a caption: "description", "message" or "text"."""
         prompt = "default" if self.instructions is not None else self.prompt
         return self.subject.nouns.get(prompt, "description")
 
@@ -153,7 +153,7 @@ class Question:
         return _AGAIN[answer].replace("{noun}", self.noun)
 
     def identity(self, answer: AnswerFormat) -> dict[str, Any]:
-        """Return everything about the question that answers depend on; it identifies stored answers."""
+        """Return everything about the question that answers depend on, to identify stored answers."""
         alone = self.conversation("FIRST", "SECOND", answer)
         identity = {
             "goal": self.goal,

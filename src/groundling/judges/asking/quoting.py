@@ -64,7 +64,7 @@ def read_all(text: str) -> tuple[str, ...]:
 
 
 def neutralise(line: str, control_tokens: Sequence[str] = ()) -> str:
-    """Alter everything in a line of a caption that a model, its tokenizer or our parser could misinterpret.
+    """Alter everything in a line of a caption that a model, its tokenizer or the verdict parser could misinterpret.
 
     Runs of three or more hyphens are shortened to two, so ``--More--`` is kept. Angle brackets become ‹ and ›, and
     square brackets around control words become round ones. The colon after "verdict" is removed, and invisible

@@ -28,7 +28,7 @@ _FORMS = {
 
 @dataclass(frozen=True)
 class Rubric(Question):
-    """A question that asks for a text's score, a whole number, according to the rubric in ``instructions``."""
+    """A question that asks for a text's score (a whole number) according to the rubric in ``instructions``."""
 
     scale: tuple[int, int] = field(kw_only=True)
     world: str = field(default="", kw_only=True)  # the same in all worlds
@@ -66,7 +66,7 @@ class Rubric(Question):
 
     def score(self, outcome: Outcome) -> float | None:
         """Return the score in a judge's replies, or None if there is none.
-        With probabilities, it is the expected score, as in G-Eval (Liu et al. 2023, arXiv 2303.16634).
+        If probabilities are available, return the expected score, as in G-Eval (Liu et al. 2023, arXiv 2303.16634).
         """
         if outcome.verdict is None:
             return None

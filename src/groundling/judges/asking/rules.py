@@ -116,7 +116,7 @@ class RandomJudge(FigureJudge):
 
 def _greater(figures: NDArray, name: str) -> NDArray[np.int8]:
     """Return a label for each row of ``figures`` ``(N, 2)``, int8 ``(N,)``; ``name`` is used in error messages."""
-    if (missing := np.isnan(figures).any(axis=1)).any():  # NaN would compare as equal
+    if (missing := np.isnan(figures).any(axis=1)).any():  # NaN would count as a tie
         raise ConfigError(
             f"{name} is NaN in {missing.sum()} of {len(figures)} pairs, first in pair {missing.argmax()}: record them "
             "again, or choose a different --judge"
