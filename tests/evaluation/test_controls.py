@@ -51,7 +51,9 @@ def test_a_function_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFi
 def test_an_env_without_a_goal_is_reported_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert _evaluate(tmp_path, "test/Silent-v0", "--suite", "controls") == 1
     warning, error = capsys.readouterr().err.strip().split("\n")
-    assert warning.startswith("warning: suites swapped, dropped, scrambled, corrupted do not apply to this run: it st")
+    assert warning.startswith(
+        "warning: suites swapped, dropped, scrambled, corrupted do not apply to this run: it has no goal"
+    )
     assert "contains no suite that applies" in error
 
 

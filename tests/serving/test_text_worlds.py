@@ -68,7 +68,7 @@ def test_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert all((folder / name).is_file() for name in needed)
     with pytest.raises(ConfigError, match="already exists"):
         write_folder(folder, "Parrot-v0", [], [], 3)
-    with pytest.raises(ConfigError, match="--import tests is not a single file"):
+    with pytest.raises(ConfigError, match="--import tests cannot be copied, since it is not one file"):
         write_folder(tmp_path / "other", "Parrot-v0", [], ["tests"], 3)
 
 

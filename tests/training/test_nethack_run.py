@@ -133,7 +133,7 @@ def test_a_run_may_move_but_not_change_its_reward_model(tmp_path: Path) -> None:
     assert train(compose("motif/score", [*small, *more]), quiet, print)
     assert [row["step"] for row in read_metrics(run_dir)] == [16, 32]
     other = _save(tmp_path / "other", seed=1)
-    with pytest.raises(ConfigError, match="a different reward model from"):
+    with pytest.raises(ConfigError, match="is not the reward model that"):
         train(compose("motif/score", [*small, *more, f"{_PART}.path={other}"]), quiet, print)
     with pytest.raises(ConfigError, match=r"algorithm.args.gamma"):
         train(compose("motif/score", [*small, *more, "algorithm.args.gamma=0.5"]), quiet, print)

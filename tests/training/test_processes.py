@@ -199,7 +199,10 @@ def test_a_process_that_dies_ends_the_run_which_can_be_resumed(tmp_path: Path) -
 
 @pytest.mark.parametrize(
     ("place", "override", "message"),
-    [("run", "world.num_envs=1", "too few: each of 2 processes"), ("file", "seed=3", "cannot write to the folder")],
+    [
+        ("run", "world.num_envs=1", "too few for 2 processes: each needs one"),
+        ("file", "seed=3", "cannot write to the folder"),
+    ],
 )
 def test_an_error_ends_all_processes(place: str, override: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()

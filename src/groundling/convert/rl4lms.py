@@ -106,7 +106,7 @@ class _RL4LMsReader:
         names = {self.entries.get("reward_fn.id"), *(metric["id"] for metric in metrics)}
         if corrected := sorted({*TABLE["corrected"]} & names):
             self.notes.append(
-                f"computed differently from the original code: {', '.join(corrected)}; 'Metrics and rewards of "
+                f"computed differently from the original code: {', '.join(corrected)}; 'Metrics and rewards for "
                 "text' in the docs explains how, and compat: rl4lms in the args of a metric or reward restores "
                 "the original's values"
             )
