@@ -67,7 +67,7 @@ def measure(policy: Policy, rollout: Rollout, num_actions: int | None) -> dict[s
     chosen = [rollout.observations[i] for i in counted[:: max(1, len(counted) // _OBSERVATIONS)]]
     figures["uniform_entropy"] = fmean(math.log(len(one.actions)) for one in chosen)
     text = "\n".join(line for one in chosen for line in (one.goal, *one.descriptions[-1], *one.actions))
-    tokens, unknown = policy.lm.text_encoder.encode(text), policy.lm.tokenizer.unk_token_id
+    (tokens,), unknown = policy.lm.text_encoder.encode_all([text]), policy.lm.tokenizer.unk_token_id
     figures["tokens_per_character"] = len(tokens) / max(1, len(text))
     figures["unknown_tokens"] = tokens.count(unknown) / max(1, len(tokens))
     if len({one.actions for one in chosen}) == 1 and (outputs := policy.outputs(chosen)) is not None:
