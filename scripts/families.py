@@ -64,15 +64,16 @@ def read_table() -> list[Row]:
 _ANNOUNCED = {
     "score": ("read several candidates",),
     "shared": ("read several candidates",),
-    "padded": ("generates for",),
-    "sampled": ("Transformers' loop", "generates for"),
+    "padded": ("one prompt at a time",),
+    "sampled": ("Transformers' loop", "one prompt at a time"),
 }
 """Phrases that identify the warnings about a column."""
 _EFFECTS = {
     r"cannot read several candidates((?: in texts)? of \d+ tokens (?:and|or) more)? in one row exactly "
     r"\((.*)\): .*": "scores each candidate{} separately",
-    r"generates (?:by|with) Transformers' loop.*? \((.*)\)": "samples rollouts with Transformers' `generate`",
-    r"generates for one prompt at a time.*? \((.*)\)": "generates for one prompt at a time",
+    r"(?:generates (?:by|with)|falls back to) Transformers' loop.*? "
+    r"\((.*)\)": "samples rollouts with Transformers' `generate`",
+    r"generates (?:for|from) one prompt at a time.*? \((.*)\)": "generates from one prompt at a time",
     r"cannot generate here: .*? \((.*)\); .*": "refuses to generate",
     r"cannot be scored here: .*? \((.*)\); .*": "refuses to score",
 }
@@ -80,6 +81,7 @@ _EFFECTS = {
 _REASONS = {
     "layers that see": "sliding window of",
     "steps do not agree exactly with its plain forward": "cached decoding differs from the plain forward pass",
+    "token-by-token decoding does not exactly": "cached decoding differs from the plain forward pass",
     "layers of the kind linear_attention": "linear attention",
     "layers of the kind": "layers of type",
 }
@@ -94,11 +96,12 @@ def page(rows: Iterable[Row]) -> str:
         "# Model families",
         "",
         "This page compares the results of `LanguageModel` with plain forward passes over one text at a time, for the",
-        "generative model families in Transformers. `python -m scripts.families` writes it from",
+        "generative model families in Transformers. `python -m scripts.families` generates it from",
         f"[table.csv](../results/families/table.csv) (CPU, float32: {len(families)} families, {len(rows)} variants). Each",
         "model is tiny, and its weight matrices have a standard deviation of 0.15. Prompts have 3 to 65 tokens, so some are",
         "shorter and some longer than sliding windows of 24 tokens and original contexts of 40. Some candidates extend",
-        "beyond these limits. Models with longrope read at most their original context, so longrope has no effect.",
+        "beyond these limits. Models with longrope are given no more tokens than their original context, so longrope has",
+        "no effect.",
         "",
         f"- *exact*: no log-probability differs by more than {EXACT:.0e}.",
         "- *announced*: computed by a slower method, with a warning that states the reason.",

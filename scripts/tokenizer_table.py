@@ -189,7 +189,7 @@ CHECKS: dict[str, Callable[[Pair], str | None]] = {
     "opening": opening,
     "several turns": several_turns,
     "score": score,
-    "guided and free writing": writing,
+    "guided and free generation": writing,
     "cloning": cloning,
     "supervised": supervised,
     "pool conversations": pool_conversations,
@@ -244,7 +244,7 @@ note at the end of the page.
 - **opening**: the first prompt, with and without a system prompt.
 - **several turns**: each prompt of a growing conversation.
 - **score**: log P(answer | conversation), compared with a single forward pass over the whole text.
-- **guided and free writing**: the tokens that guided decoding allows, and the action parsed from a free answer that
+- **guided and free generation**: the tokens that guided decoding allows, and the action parsed from a free answer that
   ends its turn.
 - **cloning**: the target tokens of a recorded action, including the end of the turn.
 - **supervised**: the target tokens of a pool's reference, with `world.chat=true`.

@@ -1,4 +1,4 @@
-"""Config sections, and facts about settings; section fields and component arguments declare these facts.
+"""Config sections, and properties of settings ("facts"), which section fields and component arguments declare.
 
     class NetHackConfig(WorldConfig):
         num_workers: Annotated[int, Ge(0), NoEffectOnResults] = 0
@@ -197,7 +197,7 @@ def alternatives(hint: Any) -> tuple[Any, ...]:
 
 
 def children(hint: Any, name: str) -> Iterator[Any]:
-    """Yield the possible types of the field, key or item ``name`` of a ``hint`` value, annotated with its facts."""
+    """Yield the possible types of the field, key or item ``name`` in values of type ``hint``, with its facts."""
     for one in alternatives(hint):
         if is_section(one):
             if (field := one.model_fields.get(name)) is not None:
@@ -221,7 +221,7 @@ def is_section(hint: Any) -> bool:
 
 
 def one_line(error: ValidationError, model: type[BaseModel], prefix: str = "", refuse: Refuse | None = None) -> str:
-    """Describe one error, preferably an unknown key: the prefixed key, the allowed values and the actual value."""
+    """Describe one error (an unknown key, if any) by its prefixed key, the allowed values and the actual value."""
     errors = error.errors(include_url=False)
     first = next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])
     kind, value, context = first["type"], first["input"], first.get("ctx", {})

@@ -42,8 +42,8 @@ def estimate(
     """Return a statistic of all scores with its stratified percentile-bootstrap 95% interval.
 
     Runs are resampled with replacement, independently for each task, as in rliable's ``get_interval_estimates``. The
-    interval has zero width for a single run; for three runs of one task, it spans at most their range. Equal scores have
-    equal intervals, because the seed is fixed.
+    interval has zero width for a single run; for three runs of one task, it spans at most their range. The same
+    scores always yield the same interval, because the seed is fixed.
 
     Args:
         scores: ``(runs, tasks)``, or ``(runs,)`` for one task.

@@ -39,7 +39,7 @@ def test_a_function_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFi
     assert content["world"]["args"] == {"control": "swapped", "other_goal": f"{file}:other"}
     assert "open the window" in (run / "evaluation" / "swapped.csv").read_text()
     for words, message in (
-        (["--suite", "dropped", "--other-goal", f"{file}:other"], "has no effect without the suite swapped"),
+        (["--suite", "dropped", "--other-goal", f"{file}:other"], "has no effect without the swapped suite"),
         (["--suite", "swapped", "--other-goal", f"{file}:nothing"], "has no attribute 'nothing': expected FILE.py:F"),
         (["--suite", "swapped", "--other-goal", f"{file}:wrong"], "must be a function of goal, observation and info"),
         (["--suite", "swapped", "--other-goal", "mine"], "expected FILE.py:FUNCTION"),

@@ -1,4 +1,4 @@
-"""Policies in worlds where any text is an action."""
+"""Policies in worlds where actions are free text."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Worlds where any text is an action, and tools: training, resuming, evaluation, datasets, cloning, report."""
+"""Worlds where actions are free text, and tools: training, resuming, evaluation, datasets, cloning, report."""
 
 import json
 import shutil

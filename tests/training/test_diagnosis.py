@@ -1,4 +1,4 @@
-"""Signs that a run does not learn, in planted metrics and in short runs."""
+"""Signs that a run is not learning, in planted metrics and in short runs."""
 
 import io
 import json

@@ -26,7 +26,7 @@ class Regularizer(ABC):
 
     name: ClassVar[str]  # The name of its value in the log
     coefficient: float
-    scale = 1.0  # Additional factor of the value in the current minibatch's loss; not logged
+    scale = 1.0  # Additional factor applied to the value in the current minibatch's loss; not logged
 
     def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
         """Return None if the term is compatible with the policy and the world; otherwise return the reason."""
@@ -120,7 +120,7 @@ class ContrastiveLoss(Regularizer):
 
     z_i(o) is the hidden state of observation o in prompt i from which the value is computed. For each o, prompts i and
     j and another observation o' of the rollout are sampled once. If o and o' have the same text, the loss is 0. It
-    costs three forward passes. ``prompts`` are at least two ids, all of plain-text prompts or all of conversations.
+    takes three more forward passes. ``prompts`` lists at least two ids, either all plain-text or all conversational.
     """
 
     name = "contrast"
@@ -172,14 +172,14 @@ class GoalContrast(Regularizer):
 
     g' is the goal of another observation of the rollout, sampled once; if it equals g, the loss is 0. For generated
     turns, the KL is summed over the tokens, given the same previous tokens. C is our variant of the contrastive loss
-    between a task and a perturbed task (Liu et al. 2026, arXiv 2606.26918). C costs a forward pass.
+    between a task and a perturbed task (Liu et al. 2026, arXiv 2606.26918). C takes one more forward pass.
     """
 
     name = "goal_contrast"
 
     def __init__(self, coefficient: float, margin: float) -> None:
         self.coefficient, self.margin = coefficient, margin
-        self._has_goals = False  # True once a rollout has had different goals
+        self._has_goals = False  # True once a rollout has contained different goals
 
     def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
         if isinstance(policy, type) and not issubclass(policy, PromptPolicy):

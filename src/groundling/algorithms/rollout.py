@@ -102,7 +102,7 @@ class Rollout:
             return {}
         counted = torch.ones_like(self.dones) if self.mask is None else self.mask
         means = {"tokens_per_turn": self.tokens.mask[counted].double().sum(-1).mean().item()}
-        if self.observations[0].action is None:  # where any text is an action, none is invalid
+        if self.observations[0].action is None:  # where actions are free text, none is invalid
             means["invalid_actions"] = self.tokens.invalid[counted].double().mean().item()
         return means
 

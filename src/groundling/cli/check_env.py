@@ -117,16 +117,16 @@ def run(arguments: argparse.Namespace) -> int:
             f"the server cannot repeat episodes: in a second session, {played.unequal}; resumed runs restart episodes"
         )
     elif schema:
-        console.print("equal seeds and actions produced equal episodes, so runs can be resumed exactly")
+        console.print("the same seed and actions produced the same episode every time, so runs can be resumed exactly")
     elif played.resumed_after:
         steps = "one step" if played.resumed_after == 1 else f"{played.resumed_after} steps"
         resumed = f"an episode interrupted after {steps} continued identically, so runs can be resumed exactly"
-        console.print(f"equal seeds produced equal episodes, and {resumed}")
+        console.print(f"the same seed produced the same episode every time, and {resumed}")
     else:
         count = len(played.episodes)
         console.print(
-            f"equal seeds produced equal episodes; none of {count} random episodes had more than one step, so "
-            "resuming within an episode was not tested"
+            f"the same seed produced the same episode every time, but none of {count} random episodes had more than "
+            "one step, so resuming within an episode was not tested"
         )
     return 0
 
@@ -208,8 +208,8 @@ def _warn_of_exploration(preferred: "ActionPreferences", advice: str | None) -> 
     if short.are_nearly_all:
         warn(
             f"the untrained policy assigns probability {short.probability:.4f} to short actions (at most half as many "
-            f"words as the longest), which make up {short.share:.2f} of all actions in {short.lists} lists; it will "
-            f"hardly explore the others{mend}"
+            f"words as the longest), which make up {short.share:.2f} of all actions in {short.lists} lists of "
+            f"admissible actions; it will hardly explore the others{mend}"
         )
     elif preferred.rare:
         rarest = [f"{action!r} ({mean:.2g})" for action, mean in list(preferred.rare.items())[:_SHOWN_ACTIONS]]

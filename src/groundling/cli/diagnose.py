@@ -11,7 +11,7 @@ def add_parser(commands: Commands) -> None:
         commands,
         "diagnose",
         run,
-        "look for signs that a run does not learn, and suggest what to change first",
+        "look for signs that a run is not learning, and suggest what to change first",
         examples="""
         groundling diagnose runs/demo
         """,
@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not figures:
         console.print(f"{folder}: no update has finished yet")
     elif found := findings(figures, config):
-        console.print(table_of(found, f"signs that {folder} does not learn"))
+        console.print(table_of(found, f"signs that {folder} is not learning"))
     else:
         shown = ", ".join(f"{name} {figures[name]:.3g}" for name in SHOWN if name in figures)
         console.print(f"nothing found in updates 1 to {UPDATES}: {shown}", soft_wrap=True)

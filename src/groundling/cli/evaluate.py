@@ -48,17 +48,15 @@ def add_parser(commands: Commands) -> None:
     text = "test suites, as NAME,NAME; in text envs also the groups all, generalisation, glam, forms and controls "
     text += "(default: held-out); for text generation, the splits test, val and train (default: test)"
     add("--suite", "--split", help=text)
-    text = "a function of goal, observation and info that returns the goal to show in the suite swapped; if the env "
+    text = "a function of goal, observation and info that returns the goal to show in the swapped suite; if the env "
     text += "has no separate goal, it returns the observation with its goal replaced"
     add("--other-goal", metavar="FILE.py:FUNCTION", help=text)
     text = "evaluate on a benchmark's suites and compute its score: balrog-babyai, the mean over five tasks"
     add("--protocol", choices=("balrog-babyai",), help=text)
     text = "number of episodes or texts (default: the run's evaluation.episodes, or the protocol's number)"
     add("--episodes", type=positive, help=text)
-    text = (
-        "write the results to evaluation/SUITE-NAME.json (default: evaluation/SUITE.json; earlier results, obtained "
-    )
-    text += "with other overrides, are moved to evaluation/replaced/)"
+    text = "write the results to evaluation/SUITE-NAME.json (default: evaluation/SUITE.json; earlier results obtained "
+    text += "with other overrides are moved to evaluation/replaced/)"
     add("--name", help=text)
     text = "number of parallel single-threaded processes for several suites (default: run in this process)"
     add("--jobs", type=positive, default=1, help=text)
@@ -105,7 +103,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if len(suites) == 1:
         refuse_unused(arguments, "with one suite", "jobs")
     if "swapped" not in suites:
-        refuse_unused(arguments, "without the suite swapped", "other_goal")
+        refuse_unused(arguments, "without the swapped suite", "other_goal")
     needs_all = len(suites) == 1 or protocol is not None
     suites = suites if needs_all else _applicable(target, suites)
     original, controls = next(iter(world.suites)), world.suite_groups.get("controls", ())

@@ -48,7 +48,7 @@ class ModelConfig(Section):
     dtype: str = "float32"
     """Data type of the weights: float32, bfloat16 or float16."""
     attention: Annotated[str | None, CommandLineOnly.when(lambda value: "/" in value)] = None
-    """eager, sdpa, flash_attention_2, … If null, Transformers chooses, but T5 uses eager on CPUs, which is faster."""
+    """eager, sdpa, flash_attention_2, … If null, Transformers chooses, but T5 on CPUs uses eager, which is faster."""
     device_map: str | None = None
     """Spread the layers over this process's share of GPUs: auto, balanced or sequential. If null, use one device."""
     load_in_4bit: bool = False
@@ -111,7 +111,7 @@ class Config(Section):
     imports: Annotated[list[str], NoEffectOnResults] = []
     """Your own modules that the run used, as passed to --import. They are only recorded, never imported from here."""
     objects: Annotated[dict[str, str], NoEffectOnResults] = {}
-    """MODULE:NAME of the Python objects that the run was created from, by id. They are recorded but never imported."""
+    """MODULE:NAME of each Python object that the run was created from, by id. They are recorded but never imported."""
     chosen: Annotated[list[str], NoEffectOnResults] = []
     """Settings that were chosen for the model and the world, with reasons (docs/defaults.md). This is only a record."""
     device: Annotated[str, NoEffectOnResults] = "auto"

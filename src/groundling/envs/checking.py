@@ -42,7 +42,7 @@ class RandomEpisodes:
     shown: dict[int, TextObservation] = field(default_factory=dict)
     """The first observation and a later one with its history, keyed by the number of preceding steps."""
     choices: list[TextObservation] = field(default_factory=list)  # some observations with more than one action
-    unequal: str = ""  # how a server's episodes with equal seeds differ; empty if they do not
+    unequal: str = ""  # how a server's episodes with the same seed differ; empty if they do not
     resumed_after: int = 0  # steps after which an episode was continued in a new env; 0 if none was
     doubts: list[str] = field(default_factory=list)  # warnings about probable mistakes
     hashes: list[list[_Hashes]] = field(default_factory=list)  # before each step of each episode
@@ -72,7 +72,7 @@ def check_env(
         max_steps: Number of steps after which an episode is assumed to be endless.
 
     Raises:
-        ConfigError: The env is unsuitable for training, or equal seeds produce different episodes. (A server's
+        ConfigError: The env is unsuitable for training, or the same seed produces different episodes. (A server's
             episodes may differ; ``unequal`` then describes the difference.)
         ForeignError: The env raises an exception.
         RunError: The env returns an invalid value at a step.
@@ -160,7 +160,7 @@ def _play(
 
 
 class UnequalEpisodes(ConfigError):
-    """Equal seeds and actions produced different episodes."""
+    """The same seed and actions produced different episodes."""
 
     def __init__(self, message: str, difference: str) -> None:
         super().__init__(message)

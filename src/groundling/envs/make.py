@@ -86,7 +86,7 @@ def make_text_env(id: str, language: str = "english", **args: Any) -> gymnasium.
 
 
 def _takes_control(id: str, env: gymnasium.Env[Any, Any]) -> bool:
-    """Return True if the env's class, or the function that creates it, has an argument ``control``."""
+    """Return True if the env's class, or the function that creates it, has a ``control`` argument."""
     point = getattr(gymnasium.registry.get(id), "entry_point", None)
     makers = [type(env.unwrapped), load_env_creator(point) if isinstance(point, str) else point]
     with suppress(TypeError, ValueError):  # an object without a signature
@@ -97,7 +97,7 @@ def _takes_control(id: str, env: gymnasium.Env[Any, Any]) -> bool:
 @dataclass(frozen=True, slots=True)
 class ActionNames:
     names: tuple[str, ...] | None
-    """The same at every step; None if the env lists the admissible actions; empty if any text is an action."""
+    """The same at every step; None if the env lists the admissible actions; empty if actions are free text."""
     most: int | None  # maximum number of actions at a step; None if unlimited
 
 

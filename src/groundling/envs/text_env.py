@@ -54,7 +54,7 @@ class TextObservation:
     """The recent observations as sentences, oldest first; the last one is the current observation."""
     past_actions: tuple[str, ...]  # the actions between them: one fewer than descriptions
     actions: tuple[str, ...]
-    """The admissible actions; action ``i`` of the policy is ``actions[i]``. Empty if any text is an action."""
+    """The admissible actions; action ``i`` of the policy is ``actions[i]``. Empty if actions are free text."""
     raw: Mapping[str, Any]  # the env's own observation (image, …), for policies that do not read text
     past_choices: tuple[
         tuple[str, ...], ...

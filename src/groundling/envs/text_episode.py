@@ -87,7 +87,7 @@ class TextEpisode:
     seed: int
     mission: str
     task: str  # the task family in an env with several, such as `LocalLevel`; otherwise the env's id
-    actions: tuple[int | str, ...]  # indices, or texts if any text is an action
+    actions: tuple[int | str, ...]  # indices, or texts if actions are free text
     episode_return: float  # sum of the env's rewards, without scaling or shaping
     success: bool
     """Read from the last step's info (`groundling.envs.text_env.read_success`). If the info has no success key, True if
@@ -125,7 +125,7 @@ class Step:
 
 
 def random_action(observation: TextObservation, below: Callable[[int], int]) -> int | str:
-    """Sample an action with ``below(n)``, which returns a random integer in [0, n). If any text is an action, sample a
+    """Sample an action with ``below(n)``, which returns a random integer in [0, n). If actions are free text, sample a
     word from the observation, since an env is more likely to accept it than random characters.
     """
     if observation.actions:

@@ -35,8 +35,8 @@ class UnequalEpisode(RunError):
 class TextVectorEnv:
     """Steps ``num_envs`` text envs, and resets each as soon as its episode ends.
 
-    An env provides a goal, descriptions and, if they change, the admissible actions (see `read_text_step`). Equal
-    seeds must produce equal episodes, because a checkpoint stores each env's seed and actions, and `load_state_dict`
+    An env provides a goal, descriptions and, if they change, the admissible actions (see `read_text_step`). A seed
+    must always produce the same episode, because a checkpoint stores each env's seed and actions, and `load_state_dict`
     replays them. An env may report the first interaction in ``info["first_interaction"]`` (see `FirstInteraction`).
 
     Args:
@@ -58,7 +58,7 @@ class TextVectorEnv:
         step_limit: Number of steps after which an episode is truncated, unless it ends earlier; None for no limit.
         incidents: Problems in workers and servers.
         remote: True if the envs run on a server, so the connection to them may be lost.
-        may_differ: True if equal seeds may produce different episodes: on a server, or if the env has an attribute
+        may_differ: True if the same seed may produce different episodes: on a server, or if the env has an attribute
             ``may_differ``. Episodes that cannot be replayed are cut off or started again, with a warning.
 
     Raises:
@@ -85,7 +85,7 @@ class TextVectorEnv:
         self.incidents = Incidents()
         self.remote = bool(getattr(first.unwrapped, "remote", False))
         self.may_differ = self.remote or bool(getattr(first.unwrapped, "may_differ", False))
-        self._differs = "does not use seeds" if self.remote else "produces different episodes for equal seeds"
+        self._differs = "does not use seeds" if self.remote else "produces different episodes for the same seed"
         space = first.action_space
         if not isinstance(space, gymnasium.spaces.Discrete | gymnasium.spaces.Text):
             raise ConfigError(f"{first} has the action space {space}: a text env needs a Discrete or Text space")
@@ -248,8 +248,8 @@ class TextVectorEnv:
         ]
         if unequal and not self.may_differ:
             raise UnequalEpisode(
-                f"env {unequal[0]} did not return to the state in its checkpoint: equal seeds do not produce equal "
-                "episodes (draw_task=construction causes this, as does a different version of the env's package)"
+                f"env {unequal[0]} did not return to the state in its checkpoint: the same seed does not always "
+                "produce the same episode (causes: draw_task=construction, or a different version of the env's package)"
             )
         if unequal:
             self._warn(
@@ -317,7 +317,7 @@ class TextVectorEnv:
                     return self._cut_off(i, f"{lost}, and did not return to its state, as it {self._differs}")
                 raise RunError(
                     f"{self._where(i)}: it {lost}, and replaying its seed and actions did not return it to its state: "
-                    "equal seeds must produce equal episodes"
+                    "the same seed must always produce the same episode"
                 )
             self._stepper.send(i, "step", state.chosen[-1])
             return self._stepper.receive(i)

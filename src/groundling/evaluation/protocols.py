@@ -21,7 +21,7 @@ from groundling.worlds import agents
 from groundling.worlds.episode import Figure
 
 PROTOCOLS = {"balrog-babyai": "BALROG's BabyAI: the mean success rate over five tasks"}
-"""Titles by name. A group of suites and an experiment share a name; models and servers use the experiment's policy."""
+"""Titles by protocol name, which its suites and experiment share; models and servers use the experiment's policy."""
 MEAN = "mean"  # name of the score over all suites
 _SCORED = "success"
 _PLAYED = re.compile(r"world(\.(env|args)\b.*)?")  # config keys that would change a protocol's world
@@ -107,7 +107,7 @@ def score(target: Target, protocol: str) -> dict[str, dict[str, Figure]]:
         if not same.items() <= content.items():
             raise RunError(
                 f"{path} has results for checkpoint {content.get('checkpoint')}, but other suites have results for "
-                f"{same['checkpoint']}: evaluate again after training has finished, or pass one of its checkpoints"
+                f"{same['checkpoint']}: evaluate again after training has ended, or pass one of the run's checkpoints"
             )
         for agent, one in content["agents"].items():
             by_agent.setdefault(agent, {})[suite] = Figure(**one["figures"][_SCORED])

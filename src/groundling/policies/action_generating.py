@@ -77,7 +77,7 @@ class ActionGeneratingPolicy(TokenMask, ActionWritingPolicy):
         guided: Allow only admissible actions. If None, do so wherever the observation lists them.
         max_action_tokens: Maximum number of tokens in an unguided action. If None, 64 is used where any text is an
             action, else 16, or the length of the longest admissible action plus its end token if that is more.
-        stop: Strings that end an action where any text is an action; they are not part of it.
+        stop: Strings that end an action where actions are free text; they are not part of it.
         invalid_action: Replaces invalid answers. If None or not admissible, the first admissible action is used.
         thought_begins: String inserted before a thought.
         thought_ends: String that ends a thought. If None, there are no thoughts.
@@ -233,7 +233,7 @@ class ActionGeneratingPolicy(TokenMask, ActionWritingPolicy):
         """Compute log-probabilities, entropies and values of turns, or of demonstrated actions.
 
         Args:
-            observations: `Turn`s, or observations from a dataset (turns without tokens if any text is an action).
+            observations: `Turn`s, or observations from a dataset (turns without tokens if actions are free text).
             actions: int64, the turns' tokens ``(batch, num_tokens)`` or action indices ``(batch,)``. Results have the
                 same shape. Entropies and values of tokens that had no alternative are meaningless.
         """

@@ -24,13 +24,13 @@ class ActionTokens:
     opening: list[int]  # inserted first: the start of a thought, or the template's text before an answer
     tokens: list[list[int]]  # the tokens of each action, after the opening or a thought
     end: int  # the token that ends an action: the end token of a turn or of a text
-    paths: list[list[int]]  # guided decoding: each action's tokens up to the last choice, at least one
+    paths: list[list[int]]  # guided decoding: each action's tokens up to the last with an alternative, at least one
     max_length: int  # maximum length of a generated action in tokens, including the end token
 
     def equal(self, action: int) -> list[int]:
         """Return the indices of all actions with the same tokens as ``action``, which the model cannot distinguish.
 
-        If any text is an action, only ``action`` is returned.
+        If actions are free text, only ``action`` is returned.
         """
         return [index for index, ids in enumerate(self.tokens) if ids == self.tokens[action]] or [action]
 
@@ -110,7 +110,7 @@ class AnswerRules:
         return Answer(self, self.action_tokens(actions, in_conversation), prompt)
 
     def plain_turn(self, observation: TextObservation, action: int | str, in_conversation: bool = False) -> Turn:
-        """Return a turn without a thought for an action, passed as its text or its index."""
+        """Return a turn that takes an action, passed as text or index, without a thought."""
         answer = self.answer(observation.actions, in_conversation)
         known = answer.choices
         answer.thinks, answer.inserted = False, [*known.opening, *self.closing]
@@ -146,7 +146,7 @@ class Answer:
     action_ids: list[int] = field(default_factory=list)  # the action's tokens
     ended: bool = False
     action: int = 0  # index of the action that the answer specifies, or of its replacement
-    action_text: str = ""  # the action, if any text is an action
+    action_text: str = ""  # the action, if actions are free text
     invalid: bool = False  # True if the answer specifies no admissible action
 
     def __post_init__(self) -> None:

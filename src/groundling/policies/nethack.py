@@ -19,7 +19,7 @@ from groundling.policies.recurrent import RecurrentPolicy
 from groundling.runtime.devices import FastGRU, FastLinear
 
 _BUCKET = 32  # The number of distinct windows is padded to a multiple of 32: CPU kernels are compiled per batch size
-# Number of windows computed at once in training. With 800, each pass allocates memory and is 20% slower on a CPU.
+# Number of windows per pass in training. With 800, each pass must allocate new memory and is 20% slower on a CPU.
 _CHUNK = 128
 _CACHE_SIZE = 10_000  # Maximum number of windows with cached features, 2.3 KB each
 
@@ -169,7 +169,7 @@ class NetHackPolicy(RecurrentPolicy):
 
 
 def _distinct(rows: np.ndarray, *, bucket: int = 1) -> tuple[np.ndarray, Tensor]:
-    """Return distinct rows, padded to a multiple of ``bucket`` by repeating the last, and each row's index in them."""
+    """Return distinct rows, padded to a multiple of ``bucket`` with the last, and each input row's index among them."""
     flat = np.ascontiguousarray(rows).reshape(len(rows), -1)
     keys = flat.view(np.dtype((np.void, flat.shape[1])))[:, 0]
     _, first, place = np.unique(keys, return_index=True, return_inverse=True)

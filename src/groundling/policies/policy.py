@@ -51,7 +51,7 @@ class Turn:
     tokens: tuple[int, ...]
     among: tuple[Among, ...]  # the candidates for each token; a single candidate means that it was forced
     text: str = ""
-    action: str | None = None  # the action, if any text is an action; None if it is chosen from a list
+    action: str | None = None  # the action, if actions are free text; None if it is chosen from a list
 
     @property
     def is_demonstrated(self) -> bool:
@@ -139,7 +139,7 @@ class Action:
 
     @property
     def chosen(self) -> list[int | str]:
-        """The actions in the form that an env accepts: indices, or texts if any text is an action."""
+        """The actions in the form that an env accepts: indices, or texts if actions are free text."""
         indices = self.actions.tolist()
         texts = [None] * len(indices) if self.turns is None else [turn.action for turn in self.turns]
         return [index if text is None else text for index, text in zip(indices, texts, strict=True)]
@@ -232,7 +232,7 @@ class Policy(nn.Module, ABC):
     writes_turns: ClassVar[bool] = False
     """True if actions have `Action.turns`, which `evaluate` then accepts instead of observations."""
     writes_text: ClassVar[bool] = False
-    """True if the policy can act where any text is an action."""
+    """True if the policy can act where actions are free text."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -53,7 +53,7 @@ def publish(
     license: str | None = None,
     repository: str | None = None,
 ) -> Path:
-    """Atomically write a self-contained folder with a policy, which no longer depends on its run.
+    """Atomically write a self-contained folder with a policy that no longer depends on its run.
 
     It contains the weights (for a language model, in the format of `from_pretrained`), the run's reward models,
     ``config.yaml``, a model card, and a manifest by which `groundling.evaluation.target.find` recognises the folder.
@@ -109,7 +109,7 @@ def _add_reward_models(target: Target, trained: Path, output: Path, warn: Callab
             if not has_rewarded(model, trained / FOLDER / name):
                 warn(
                     f"reward.{name}.args.path={source} is not published, since {trained} was not trained with the "
-                    "reward model in that folder: to publish it too, restore the reward model used in training"
+                    "reward model in that folder: to include the reward model, restore the one used in training"
                 )
                 continue
             model.save(place, shareable(read_object(source / DESCRIPTION, SETTINGS).get("about")))
@@ -205,7 +205,7 @@ def model_card(target: Target, license: str | None = None, repository: str | Non
 
 def _results(world: str, suite: str, evaluation: Mapping[str, Any]) -> Iterator[EvalResult]:
     """Yield the trained agent's results on a suite in the hub's format."""
-    if evaluation.get("suite") not in PROTOCOLS:  # protocols have their own names
+    if evaluation.get("suite") not in PROTOCOLS:  # a protocol's results are not named after the env
         world = shareable(plain(str(evaluation.get("name", world))))
     trained = evaluation["agents"].get("trained", {"figures": {}})
     for name, figure in trained["figures"].items():

@@ -36,7 +36,7 @@ class ServedObservation(Observation):
 
     goal: str = Field(description="The goal of the episode; empty if it has none")
     text: str = Field(description="The current observation, one sentence per line")
-    actions: list[str] = Field(description="The admissible actions; empty if any text is an action")
+    actions: list[str] = Field(description="The admissible actions; empty if actions are free text")
     success: bool | None = Field(default=None, description="True if the episode succeeded; null until it ends")
 
 
@@ -66,7 +66,7 @@ class TextEnvironment(Environment[TextAction, ServedObservation, State]):
         self._options, self._steps, self._is_running = ResetOptions(), 0, False
 
     def reset(self, seed: int | None = None, episode_id: str | None = None, **options: Any) -> ServedObservation:
-        """Start an episode. Equal seeds yield equal episodes; without a seed, one is drawn from the training seeds.
+        """Start an episode. A seed always yields the same episode; without one, it is drawn from the training seeds.
 
         Raises:
             ConfigError: An option is unknown or has an invalid value.

@@ -1,4 +1,4 @@
-"""Answer requests in batches on one thread: generate texts token by token, or choose among a request's listed texts."""
+"""Answer requests in batches on one thread: generate texts token by token, or choose from a request's list of texts."""
 
 import itertools
 import queue
@@ -116,7 +116,7 @@ class Writer:
                 waiting = [answer for answer in waiting if not answer.done.done()]
 
     def _choose(self, answers: Sequence[Completion]) -> None:
-        """Score each answer's choices, sample one, and score its tokens; all answers have equally many choices."""
+        """Score each answer's choices, sample one, and score its tokens. The number of choices is the same for all."""
         with _failing(answers):
             prompts = [answer.prompt for answer in answers]
             log_probs = self._policy.log_probs(prompts, [answer.request.choices for answer in answers])

@@ -140,7 +140,7 @@ class Chat:
         # In ``said``, user and assistant messages alternate; the first and the last are the user's.
         turns = [self._turn(answer, words, tools) for answer, words in zip(said[1::2], said[2::2], strict=True)]
         if self.why_whole is None and not all(exact for _, exact in turns):
-            self._render_whole("its last token merges with the first token of an answer")
+            self._render_whole("the prompt's last token merges with the answer's first token")
         if self.why_whole is not None:
             return self._whole(system, said, tools)
         tokens = [*self._opening(system, said[0], tools), *itertools.chain.from_iterable(added for added, _ in turns)]

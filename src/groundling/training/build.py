@@ -81,7 +81,7 @@ def make_policy(
         policy, model, algorithm: Sections of the config.
         world: The world of the same config.
         learns: True if the policy will be trained; a KL penalty's reference model is built only in this case.
-        start: Checkpoint with the initial weights, such as a clone's. If None, those of ``model`` are used.
+        start: Checkpoint with the initial weights, e.g. of a cloned policy. If None, those of ``model`` are used.
     """
     devices.configure()
     if learns:
@@ -114,10 +114,10 @@ def make_policy(
     if (checkpoint := world.checkpoint or start) is not None:
         made.load_weights(checkpoint)
         if world.checkpoint is None and isinstance(made, TokenMask):
-            made.refresh_mask()  # the clone's mask comes from the model before cloning
+            made.refresh_mask()  # the clone's checkpoint has the mask of the model before cloning
     elif isinstance(made, ActionTextPolicy) and made.calibration:
         if not isinstance(world, RandomPlay):
-            raise ConfigError(f"{spec.name} has no random play for calibration: remove policy.args.calibration")
+            raise ConfigError(f"{spec.name} does not support random play: remove policy.args.calibration")
         made.calibrate(world.random_play(made.calibration))
     return made
 
@@ -133,7 +133,7 @@ def _num_actions(given: int | None, policy: str, spec: WorldSpec) -> int:
             )
         return given
     if given not in (None, most):
-        raise ConfigError(f"policy.args.num_actions={given}, but {spec.name} has {most} actions: remove it")
+        raise ConfigError(f"{spec.name} has {most} actions: remove policy.args.num_actions={given}")
     return most
 
 

@@ -44,7 +44,7 @@ def save_random_states(generators: dict[str, torch.Generator], path: Path) -> No
     version, words, gauss = random.getstate()
     tensors["numpy"] = torch.from_numpy(np.array(keys, dtype=np.int64))
     tensors["python"] = torch.tensor(words, dtype=torch.int64)
-    # Use one metadata entry: safetensors writes several in arbitrary order, but equal states must yield equal files.
+    # Use one metadata entry: safetensors writes several in any order, but a state must always yield the same file.
     save_file(tensors, path, metadata={"others": json.dumps({"numpy": rest, "python": [version, gauss]})})
 
 

@@ -1,4 +1,4 @@
-"""Signs that a run does not learn, in its first updates and in its returns, with the first setting to change."""
+"""Signs that a run is not learning, in its first updates and in its returns, with the first setting to change."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -42,7 +42,7 @@ Figures = Mapping[str, Any]
 
 
 class Finding(NamedTuple):
-    """A sign that a run does not learn."""
+    """A sign that a run is not learning."""
 
     symptom: str
     evidence: str
@@ -111,7 +111,7 @@ def examined(folder: Path) -> Figures:
 
 
 def findings(figures: Figures, config: Config) -> list[Finding]:
-    """Return the signs that a run does not learn, starting with the likeliest cause."""
+    """Return the signs that a run is not learning, starting with the likeliest cause."""
     found = [check(figures, config) for check in _CHECKS]
     return [one for one in found if one is not None]
 
@@ -216,7 +216,7 @@ def _rounding(figures: Figures, config: Config) -> Finding | None:
         return None
     evidence = f"learning rate {rate:.1g}; {dtype} rounds away changes below {rounding:.1g} in a weight of {_WEIGHT}"
     change = "algorithm.args.learning_rate" if dtype == "float32" else "model.dtype=float32, or model.lora"
-    return Finding("updates of the weights are lost in rounding", evidence, change)
+    return Finding("weight updates are lost to rounding", evidence, change)
 
 
 def _gradients(figures: Figures, config: Config) -> Finding | None:

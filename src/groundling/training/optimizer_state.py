@@ -76,7 +76,7 @@ def save_optimizer(tensors: dict[str, torch.Tensor], settings: Sequence[Mapping[
     for key in sorted(tensors):
         index, _, name = key.partition(".")
         moments.setdefault(index, []).append(name)
-    # Use one entry: safetensors writes several in arbitrary order, but equal states must produce equal files.
+    # Use one entry: safetensors writes several in arbitrary order, but a state must always yield the same file.
     written = json.dumps({"moments": moments, "settings": settings})
     save_file(tensors, path, metadata={"optimizer": written})
 

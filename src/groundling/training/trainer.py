@@ -175,7 +175,7 @@ class Trainer:
         return {**row, **acted, **shaped, **figures}
 
     def save(self) -> None:
-        """Write a checkpoint; a run with the same number of processes resumes from it bit for bit."""
+        """Write a checkpoint; a run with the same number of processes resumes from it with bit-identical results."""
         envs = [state for states in self.processes.gather(self.collector.state_dict()) for state in states]
         gathered = self.processes.gather(self.collector.tensors())
         optimizer = self.algorithm.optimizer

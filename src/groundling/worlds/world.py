@@ -43,8 +43,8 @@ class Collector(ABC):
         """
 
     def in_passes(self, epochs: int) -> tuple[int, int]:
-        """Return the numbers of steps and updates in ``epochs`` passes over the data. Rollouts no longer span
-        two passes, so the last one of a pass may be short. Raise `ConfigError` if the policy generates the data.
+        """Return the numbers of steps and updates in ``epochs`` passes over the data. After this call, no rollout
+        spans two passes, so the last one of a pass may be short. Raise `ConfigError` if the policy generates the data.
         """
         raise ConfigError(
             f"training.epochs={epochs} requires a dataset or a pool's references, but this algorithm learns from the "
@@ -107,7 +107,7 @@ class Player:
 
     name: str  # ``trained``, ``zero-shot``, ``clone``, or one of the world's `baselines`
     policy: Policy | None = None  # None for a baseline that needs no policy
-    algorithm: Algorithm | None = None  # Measures held-out preferences, if the run learned from preferences
+    algorithm: Algorithm | None = None  # Evaluates on held-out preferences, if the run learned from preferences
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +158,7 @@ class World(ABC):
     suites: ClassVar[Mapping[str, str]] = {"held-out": "held-out episodes of the run's own world"}
     """Test suites with descriptions, the default one first."""
     suite_groups: ClassVar[Mapping[str, Sequence[str]]] = {}
-    """Named groups of suites. In the suites of ``controls``, an agent that reads its goal must fail."""
+    """Named groups of suites. In the suites of ``controls``, an agent that reads its goal is expected to fail."""
     baselines: ClassVar[Mapping[str, str]] = {}
     """Agents that play in this kind of world without a policy, mapped to descriptions."""
     experiment: ClassVar[str | None] = None
@@ -225,7 +225,7 @@ class World(ABC):
 
     @property
     def longest_episode(self) -> int | None:
-        """The number of steps after which an episode ends, or None if it is unknown."""
+        """The maximum number of steps in an episode, or None if it is unknown."""
         return None
 
     # Seeds and suites
@@ -275,8 +275,8 @@ class World(ABC):
         return self.collector(policy, algorithm, slice(0, self.config.num_rows))
 
     def shortened(self, recurrence: int, steps_per_gradient: int) -> Self:
-        """Return a copy with free judges and the shortest rollouts that suffice to estimate a run's cost. These
-        contain whole segments of ``recurrence`` steps and at least ``steps_per_gradient`` transitions.
+        """Return a copy that suffices to estimate a run's cost: its judges cost nothing and its rollouts are as short
+        as possible, with whole segments of ``recurrence`` steps and at least ``steps_per_gradient`` transitions.
         """
         steps = max(_SHORT_STEPS, -(-steps_per_gradient // self.config.num_rows))
         return self._with_free_judges({self.config.STEPS: -(-steps // recurrence) * recurrence})

@@ -202,7 +202,7 @@ def test_a_game_that_differs_starts_again() -> None:
     envs.reset()
     state = envs.state_dict()
     state[0]["seen"] = "another shop"
-    with pytest.warns(UserWarning, match="produces different episodes for equal seeds"):
+    with pytest.warns(UserWarning, match="produces different episodes for the same seed"):
         envs.load_state_dict(state)
 
 

@@ -182,4 +182,4 @@ def test_check_env_prints_the_words_of_the_experiment(capsys: pytest.CaptureFixt
         printed = " ".join(capsys.readouterr().out.split())
     for text in ("2 concurrent", "world.args.admissible=legal_actions", "world.args.names.2=blue", "world.num_envs=2"):
         assert text in printed
-    assert "equal seeds and actions produced equal episodes" in printed
+    assert "the same seed and actions produced the same episode every time" in printed

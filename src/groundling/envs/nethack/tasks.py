@@ -40,7 +40,7 @@ _LEFT_TO_THE_AGENT = (b"eat", b"attack", b"direction?", b"pray")  # substrings o
 class NetHackTask(base.NLE, ABC):
     """Base class for NetHack tasks with Motif's 23 actions; subclasses define the reward.
 
-    Equal seeds produce equal episodes, except for shopkeepers' names, which depend on the clock. ``reset(seed=s)``
+    A seed always produces the same episode, except for shopkeepers' names, which depend on the clock. ``reset(seed=s)``
     seeds all of NetHack's generators and the moon phase; later calls to ``reset()`` use seeds from the same stream.
     nle's ``seed`` sets the seeds of the next episode, unless ``reset`` is called with a seed.
 

@@ -78,7 +78,7 @@ class NetHackWords(gymnasium.Env[str, str]):
         inventory: Describe the inventory.
     """
 
-    may_differ: ClassVar[bool] = True  # equal seeds may produce different shops, which depend on the clock
+    may_differ: ClassVar[bool] = True  # the same seed may produce different shops, which depend on the clock
     metadata = NetHackTask.metadata
 
     def __init__(self, task: NetHackTask, goal: str, most_seen: int = 8, inventory: bool = True) -> None:

@@ -60,7 +60,7 @@ class OpenEnv(gymnasium.Env[dict[str, Any], str]):
     """
 
     remote: ClassVar[bool] = True
-    """The env can be lost even without worker processes, and equal seeds may produce different episodes."""
+    """The env can be lost even without worker processes, and the same seed may produce different episodes."""
 
     def __init__(
         self,

@@ -26,8 +26,8 @@ class AnnotationEstimate:
     rows: int  # pairs in the dataset
     identical: int  # pairs of equal captions, which are ties and need no request
     distinct: int  # distinct unordered pairs of unequal captions in the dataset
-    known: int  # answers of the chunk that are already in the store
-    requests: int  # answers of the chunk that are missing
+    known: int  # answers for the chunk that are already in the store
+    requests: int  # answers for the chunk that are missing
     prompt_tokens: int  # total over these requests
     completion_tokens: int  # total over the judge's replies
     seconds: float | None  # None if unknown
@@ -42,7 +42,7 @@ class AnnotationSummary:
     distinct: int = 0  # distinct unordered pairs of unequal captions in the dataset
     answered: int = 0  # stored answers about these pairs
     invalid: int = 0  # answers without a verdict
-    first_rate: float | None = None  # share of verdicts, ignoring ties, for the caption shown first; 0.5 if unbiased
+    first_rate: float | None = None  # share of non-tied verdicts in favour of the caption shown first; 0.5 if unbiased
     inconsistent: float | None = None  # fraction of pairs whose verdicts in the two orders differ
     asked: int = 0  # answers obtained by this call
     failed: int = 0  # requests of this call that received no reply
@@ -77,7 +77,7 @@ class OrderedPair:
 _OfPair = tuple[float, float, float] | None
 _SAMPLE = 200  # number of conversations measured for an estimate
 _CHARACTERS_PER_TOKEN = 4.0
-_MAX_INVALID = 20  # annotation stops after this many consecutive invalid answers, each after two requests
+_MAX_INVALID = 20  # annotation stops after this many consecutive answers that were invalid in both requests
 OnAnswer = Callable[[StoredAnswer | None], None]  # called with each answer, or None for a failed request
 
 
@@ -100,7 +100,7 @@ class Annotation:
         self.pairs, self.judge, self.question = pairs, judge, question
         if question.world != pairs.world:
             raise ConfigError(
-                f"{pairs.folder} has pairs of the world {pairs.world!r}, but the question is about {question.world!r}"
+                f"{pairs.folder} has pairs from the world {pairs.world!r}, but the question is about {question.world!r}"
             )
         if (refusal := judge.accepts(question)) is not None:
             raise ConfigError(refusal)

@@ -211,7 +211,7 @@ class EncoderDecoderReader:
                 yield [batch[place] for place in sorted(part)]
 
     def _encode(self, prompts: Sequence[Tokens]) -> list[Tensor]:
-        """Return the encoder's states (length, hidden) of each prompt; equal prompts are encoded once."""
+        """Return the encoder's states (length, hidden) of each prompt; identical prompts are encoded once."""
         distinct = list(dict.fromkeys(map(tuple, prompts)))
         kept = None if torch.is_grad_enabled() else self.encoded
         states = {prompt: kept[prompt] for prompt in distinct if prompt in kept} if kept else {}

@@ -52,7 +52,7 @@ class Decoder:
         self.mask = mask
         self.mask_lm = mask_lm
         self.ends = list(lm.end_tokens.ids)
-        # These are separate backbones because steps are traced rather than compiled.
+        # Backbones separate from `lm.backbone`, because a stepper traces the model instead of compiling it.
         self._stepper = Stepper(Backbone(lm.model), self.start_token)
         self._mask_stepper = Stepper(Backbone(mask_lm.model), self.start_token) if mask_lm else None
 
@@ -84,7 +84,7 @@ class Decoder:
         for index, prompt in enumerate(prompts):
             if not prompt:
                 raise ConfigError(f"prompt {index} is empty: pass at least one token")
-            # A decoder does not read the prompt; the last token is never read.
+            # An encoder-decoder's decoder does not read the prompt; the last generated token is never read.
             needed = max(len(prompt), new_tokens) if encodes else len(prompt) + new_tokens - 1
             if room is not None and needed > room:
                 raise RunError(
@@ -93,16 +93,16 @@ class Decoder:
                 )
 
     def _can_step(self, stepper: Stepper, given: Sequence[int], new_tokens: int) -> bool:
-        """Return True if steps are exact for texts of these lengths; warn once if not."""
+        """Return True if token-by-token decoding is exact for texts of these lengths; warn once if not."""
         window, longest = stepper.backbone.layers.window, max(given) + new_tokens
         if window is not None and longest > window:
             why = f"sliding window of {window} tokens"
         elif not stepper.exact:
-            why = "steps do not agree exactly with its plain forward pass"
+            why = "token-by-token decoding does not exactly reproduce the model's full forward pass"
         else:
             return True
         name = type(stepper.backbone.model).__name__
-        stepper.backbone.warn_once(f"{name} generates with Transformers' loop, which is slower ({why})")
+        stepper.backbone.warn_once(f"{name} falls back to Transformers' loop for generation, which is slower ({why})")
         return False
 
     def _write(self, prompts: Sequence[Sequence[int]], choice: "_Choice") -> None:
@@ -184,7 +184,7 @@ class _Choice:
         return (step + 1) % self._sync_every == 0
 
     def __call__(self, logits: Tensor, rows: Tensor, step: int, mask_logits: Tensor | None) -> Tensor:
-        """Choose the next tokens (rows,) from logits (rows, vocabulary) of the texts ``rows``."""
+        """Choose the next token of each text in ``rows`` from logits (len(rows), vocabulary)."""
         logits = logits.to(rows.device, torch.float32)
         raw = logits.log_softmax(-1)
         log_probs = self._log_probs(logits, raw, rows, step, mask_logits)

@@ -125,7 +125,7 @@ class Generator:
             if error <= backbone.tolerance / (10 if backbone.exact and pads else 1) or not (pads or backbone.exact):
                 if not pads:
                     name, why = type(backbone.model).__name__, "; ".join(reasons)
-                    backbone.warn_once(f"{name} generates for one prompt at a time, which is slower ({why})")
+                    backbone.warn_once(f"{name} generates from one prompt at a time, which is slower ({why})")
                 return pads
             reasons.append(f"logits differ by {error:.2g}")
         raise ConfigError(

@@ -72,7 +72,7 @@ def _rollout(
     )
 
 
-_CAPTIONS = ("captions", "judged")  # of the observation after a step, and of the step as a judge reads it
+_CAPTIONS = ("captions", "judged")  # captions of the observation after a step, and of the step as a judge is shown it
 
 
 class EnvCollector(Collector):
@@ -135,7 +135,7 @@ class EnvCollector(Collector):
         episodes = [episode for one in taken for episode in one.step.episodes]
         if self._group_size is not None:
             rollout = self._grouped(rollout, taken)
-            # The next rollout starts new episodes; without the unfinished ones, only short episodes would be included.
+            # The next rollout starts new episodes; omitting the unfinished ones would bias metrics towards short ones.
             cut = np.flatnonzero(taken[-1].acting & ~taken[-1].step.dones).tolist()
             episodes += [envs.cut(i) for i in cut]
         return rollout, [episode_of(episode.number, episode) for episode in episodes]
@@ -211,7 +211,7 @@ class EnvCollector(Collector):
         return Action(nothing.long(), nothing, nothing, memory, turns, tokens)
 
     def _grouped(self, rollout: Rollout, taken: Sequence[_Taken]) -> Rollout:
-        """Add the mask, the groups and the ids of equal states to a rollout of single episodes."""
+        """Add the mask, the groups and the ids of identical states to a rollout with one episode per env."""
         cut = int((taken[-1].acting & ~taken[-1].step.dones).sum())
         if cut and not self._has_warned:
             self._has_warned = True

@@ -47,7 +47,7 @@ class TextConfig(WorldConfig):
     num_steps: Annotated[int, Ge(1)] = 40
     """Number of steps of each env between two updates; GLAM used 40."""
     group_size: Annotated[int | None, Ge(2)] = None
-    """Number of envs that play the same episodes, from equal seeds, for algorithms that compare them (grpo, rloo,
+    """Number of envs that play the same episodes, from the same seeds, for algorithms that compare them (grpo, rloo,
     gigpo). A rollout is then one episode of each env, of at most num_steps steps. If null, a rollout continues where
     the last one stopped, and all its episodes are compared."""
     actions: Annotated[list[str] | None, OfEvaluation, ReadByModel.when(are_texts)] = None
