@@ -3,7 +3,7 @@
     pip install 'groundling[openenv]'
     python -m scripts.openenv_checks equality
     python -m scripts.openenv_checks kills --envs OpenEnv/envs              # the maze, which always starts in the same way
-    python -m scripts.openenv_checks kills --envs OpenEnv/envs --world secretary --kills 2   # ignores seeds
+    python -m scripts.openenv_checks kills --envs OpenEnv/envs --world secretary   # ignores seeds
 
 ``--envs`` is the folder of OpenEnv's own environments, from https://github.com/meta-pytorch/OpenEnv. All servers run
 on this machine and are stopped at the end.
