@@ -113,7 +113,7 @@ def test_a_pair_is_asked_about_once_with_its_context(tmp_path: Path) -> None:
 
 def test_a_judge_or_question_that_does_not_suit_the_world_is_refused(tmp_path: Path) -> None:
     pairs = make(tmp_path / "pairs", world="writing")
-    with pytest.raises(ConfigError, match="of the world 'writing', but the question is about 'text'"):
+    with pytest.raises(ConfigError, match="from the world 'writing', but the question is about 'text'"):
         Annotation(pairs, RulesJudge(), Question(world="text"))
     with pytest.raises(ConfigError, match="rules judge has no table for the goal 'quality' of the world 'writing'"):
         Annotation(pairs, RulesJudge(), Question(world="writing"))
