@@ -217,7 +217,7 @@ def page() -> str:
 _HEAD = """# Valid combinations
 
 `python -m scripts.combinations` writes this page. A test keeps it up to date and trains each ticked combination for
-two updates. The other combinations are rejected before anything is loaded. Their numbers refer to the
+two updates. The other combinations are rejected before anything is loaded. The numbers in their cells refer to the
 [reasons](#reasons). [architecture.md](architecture.md) explains worlds, policies, algorithms and rewards.
 
 The worlds are a BabyAI env, an env whose actions change at every step, NetHack, and a pool of prompts. Some
@@ -227,7 +227,7 @@ combinations require additional settings:
 - NLPO requires a mask;
 - GRPO and RLOO require several texts per prompt;
 - GiGPO requires several envs that play the same episodes;
-- cloning in text worlds requires a dataset;
+- behavioural cloning in text worlds requires a dataset;
 - DPO and KTO require a pool of preferences.
 
 The settings of an experiment are chosen for its policy. If you select a different policy, settings that have no

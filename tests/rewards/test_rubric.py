@@ -1,4 +1,4 @@
-"""Scores of texts by a rubric."""
+"""Rubric scores of texts."""
 
 import json
 from collections.abc import Sequence

@@ -61,7 +61,7 @@ class APPO(ClippedOnPolicy):
 
     def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
         if getattr(policy, "writes_turns", False):
-            return "it weights single steps, but that policy generates turns of many tokens"
+            return "it computes one importance weight per step, but the policy generates turns of many tokens"
         return super().accepts(policy, args, world)
 
     def targets(self, rollout: Rollout) -> Targets:

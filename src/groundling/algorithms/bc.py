@@ -51,9 +51,9 @@ class BehaviouralCloning(Algorithm):
         if reason is not None or self.objective == "choice" or world.action != "choice":
             return reason
         if getattr(policy, "writes_turns", False):
-            return "that policy generates turns: set algorithm.args.objective=choice"
+            return "the policy generates turns: set algorithm.args.objective=choice"
         if isinstance(policy, type) and not issubclass(policy, ActionTextPolicy):
-            return "that policy does not score the actions' texts: set algorithm.args.objective=choice"
+            return "the policy does not score the actions' texts: set algorithm.args.objective=choice"
         return None
 
     def setup(self, policy: Policy) -> None:

@@ -165,7 +165,7 @@ class DRRN(Algorithm):
 
     def accepts(self, policy: Callable[..., Policy], args: Mapping[str, Any], world: WorldSpec) -> str | None:
         if isinstance(policy, type) and not issubclass(policy, DRRNPolicy):
-            return "it learns Q-values, which that policy does not compute"
+            return "it learns Q-values, which the policy does not compute"
         return super().accepts(policy, args, world)
 
     def setup(self, policy: Policy) -> None:

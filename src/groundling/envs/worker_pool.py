@@ -85,7 +85,7 @@ class WorkerPool:
         self._workers[worker].send(key, value)
 
     def receive(self, worker: int, key: Hashable) -> Any:
-        """Wait for the next answer to ``key``; raise `WorkerLost` (unless ``resend``) or, if lost often, `RunError`."""
+        """Wait for an answer to ``key``; raise `WorkerLost` (unless ``resend``), or `RunError` after several losses."""
         process = self._workers[worker]
         while True:
             try:
@@ -106,7 +106,7 @@ class WorkerPool:
 
 
 class _Worker:
-    """A worker process with its unanswered commands and the answers that were not fetched yet."""
+    """A worker process with its unanswered commands and the answers not yet fetched."""
 
     process: subprocess.Popen[bytes]
     _is_ready: bool
@@ -133,7 +133,7 @@ class _Worker:
             except (EOFError, ConnectionResetError):
                 self.losses += 1
                 code = self.process.wait()
-                how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+                how = f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
                 raise WorkerLost(how) from None
             if not self._is_ready:
                 if value is not None:
@@ -154,7 +154,7 @@ class _Worker:
             self.send(*command)
 
     def end(self, patience: float) -> None:
-        """Wait for the process to end after its pipe was closed; kill it after ``patience`` seconds."""
+        """Wait for the process to exit after its pipe has been closed; kill it after ``patience`` seconds."""
         try:
             self.process.wait(patience)
         except subprocess.TimeoutExpired:

@@ -163,7 +163,7 @@ class Scorer(ABC):
         Args:
             prompts, references, meta: See `compute`.
             texts: For each sample, the text up to each of its tokens; the last one is the whole generation. Unless
-                `per_token` is set, only their number and the last one are used.
+                `per_token` is set, only the number of texts and the last text are used.
             tokens: Ids of each sample's tokens; empty if they are unknown.
 
         Returns:

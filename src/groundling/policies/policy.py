@@ -55,12 +55,12 @@ class Turn:
 
     @property
     def is_demonstrated(self) -> bool:
-        """True for an action from a dataset, whose tokens the policy has yet to determine."""
+        """True for an action from a dataset that the policy has not tokenized yet."""
         return self.action is not None and not self.tokens
 
     @property
     def counted(self) -> list[bool]:
-        """Mask of the tokens to learn from: those with an alternative, and the first one, for the turn's value."""
+        """Mask of tokens to learn from: those with alternatives, and the first, where the turn's value is computed."""
         return [place == 0 or ids is None or len(ids) > 1 for place, ids in enumerate(self.among)]
 
 
@@ -156,7 +156,7 @@ class Action:
     ) -> "Action":
         """Sample actions from normalised log-probabilities ``(batch, num_actions)``, or take the most likely ones.
 
-        Inadmissible actions have -inf. Without a ``generator``, torch's global one is used.
+        Inadmissible actions have log-probability -inf. Without a ``generator``, torch's global one is used.
         """
         if deterministic:
             actions = log_distributions.argmax(-1)
@@ -208,7 +208,7 @@ class Work(NamedTuple):
     """The cost of evaluating an observation, used to form minibatches."""
 
     tokens: int  # number of tokens to read
-    key: Hashable  # equal for observations that are cheaper in one batch: equal prompts, or texts with the same prompt
+    key: Hashable  # equal for observations that are cheaper in the same batch: equal prompts, or texts of one prompt
     text: Hashable | None = None  # equal for the steps of one conversation, which minibatches keep together
 
 
@@ -223,7 +223,7 @@ class Policy(nn.Module, ABC):
     recurrence: int = 1
     """Length of a `Segment`: the number of steps to backpropagate through."""
     needs: ClassVar[frozenset[Offer]] = frozenset()
-    """The parts of an observation that the policy reads. If empty, it can act in any world."""
+    """The parts of an observation that the policy reads. If empty, the policy can act in any world."""
     _cache: dict[Any, Any] | None = None
     trainable: ClassVar[bool] = True
     weights_file: ClassVar[str] = "policy.safetensors"
@@ -302,7 +302,7 @@ class Policy(nn.Module, ABC):
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
-        """Return a context in which the weights do not change, so results may be cached in ``self._cache``."""
+        """Return a context manager within which the weights do not change: results may be cached in ``self._cache``."""
         self._cache = {}
         try:
             yield

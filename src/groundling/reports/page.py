@@ -154,7 +154,7 @@ class GifWriter:
         self._pictures: list[Image.Image] = []
 
     def add(self, frame: Frame) -> None:
-        """Add a frame, unless it is skipped to limit their number; the last frame of an episode is always added."""
+        """Add a frame, unless it is skipped to limit the number of frames; an episode's last frame is always added."""
         if frame.summary is not None or self._seen % self._every == 0:
             self._pictures.append(draw(frame))
         self._seen += 1

@@ -1,4 +1,4 @@
-"""Rewards from a judge that scores each text by a rubric."""
+"""Rewards from a judge that scores each text using a rubric."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -84,7 +84,7 @@ class PairRecorder(Protocol):
     def record_pairs(
         self, players: Sequence[Demonstrator], settings: PairSettings, on_segment: Callable[[], None] = lambda: None
     ) -> int:
-        """Play with each agent in turn, write pairs of segments for `groundling annotate`, and return their number."""
+        """Play with each agent in turn, write pairs of segments for `groundling annotate`, and return how many."""
 
 
 @runtime_checkable

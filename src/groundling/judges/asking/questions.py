@@ -18,7 +18,7 @@ class Subject:
     system: str  # the system prompt
     goals: Mapping[str, str]  # a sentence for each goal, by id; the first is the default
     prompts: Mapping[str, str]  # instructions by id; {goal} stands for the goal's sentence
-    notice: str  # explains the marks around captions; {code} stands for the code in the marks
+    notice: str  # explains the delimiters around captions; {code} stands for the code in the delimiters
     nouns: Mapping[str, str] = field(default_factory=dict)  # noun for a caption by prompt; "description" by default
     context: str | None = None  # name of the text that two captions share, if any
     reads: str = "text"  # how default label names refer to the captions

@@ -1,8 +1,8 @@
 """Fences around captions, whose text is untrusted and must not be mistaken for the user's instructions.
 
-Each caption is placed between two marks with a code, and each of its lines starts with ``| ``, so that it cannot be
-mistaken for the rest of the question. The code is a hash of everything shown, so no caption can contain it. Text that
-resembles a mark, a verdict or a control token is altered.
+Each caption is placed between two delimiters with a code, and each of its lines starts with ``| ``, so that it cannot
+be mistaken for the rest of the question. The code is a hash of everything shown, so no caption can contain it. Text
+that resembles a delimiter, a verdict or a control token is altered.
 """
 
 import hashlib
@@ -42,10 +42,10 @@ def code(captions: Sequence[str]) -> str:
 def fence(
     caption: str, label: str, code: str, control_tokens: Sequence[str] = (), nothing: str = "(no message was shown)"
 ) -> str:
-    """Return a caption between its marks.
+    """Return a caption between its delimiters.
 
     Args:
-        label: Name in the marks, such as "description 1".
+        label: Name in the delimiters, such as "description 1".
         control_tokens: Strings that the judge's tokenizer treats as special tokens.
         nothing: Replaces an empty caption. It has no line prefix, so no caption can contain it.
     """

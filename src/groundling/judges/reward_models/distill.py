@@ -35,10 +35,10 @@ class TrainingPairs:
         preferences: NDArray[np.integer],
         soft: NDArray[np.floating] | None = None,
     ) -> Self:
-        """Create pairs from segments of at least one caption and labels ``(N,)``, dropping unknown labels.
+        """Create pairs from segments of at least one caption and labels ``(N,)``; drop pairs with unknown labels.
 
-        ``soft`` contains probabilities of first, second and tie, ``(N, 3)``; NaN where only the label is known. A tie
-        counts as one half for each side. Raises `ConfigError` if all labels are unknown or ties.
+        ``soft``, ``(N, 3)``, contains the probabilities of the first segment, the second segment and a tie; NaN where
+        only the label is known. A tie counts half per side. Raises `ConfigError` if all labels are unknown or ties.
         """
         annotated = np.flatnonzero(preferences != 3)
         if not len(annotated):
@@ -81,9 +81,9 @@ class TrainingPairs:
     def split(self, validation_fraction: float, seed: int) -> "tuple[TrainingPairs, TrainingPairs]":
         """Split into training and validation pairs; all copies of a pair, in either order, are in the same split.
 
-        The fraction refers to *distinct* pairs: since a few of them make up most of a dataset, a fraction of all pairs
-        would hold out every rare caption. Distinct pairs are sorted by a hash of their content and the seed. The first
-        ones are held out with all their copies, unless the copies would exceed this fraction of all pairs.
+        The fraction refers to *distinct* pairs: since copies of a few of them make up most of a dataset, holding out
+        a fraction of all pairs could remove every rare caption from training. Distinct pairs are sorted by a hash of
+        content and seed. The first are held out with all copies, unless these would exceed the fraction of all pairs.
         """
         hashes = _content_hashes(self.captions, self.indices.numpy(), seed)
         distinct, group, counts = np.unique(hashes, return_inverse=True, return_counts=True)
@@ -98,8 +98,8 @@ class TrainingPairs:
         sides = self[(~rows).nonzero()[:, 0]], self[rows.nonzero()[:, 0]]
         if not len(sides[0]) or (validation_fraction > 0 and not len(sides[1])):
             raise ConfigError(
-                f"validation_fraction={validation_fraction} leaves {len(sides[0])} pairs for training and "
-                f"{len(sides[1])} for validation, of {len(self)}: collect and annotate more pairs"
+                f"of {len(self)} pairs, validation_fraction={validation_fraction} leaves {len(sides[0])} for training "
+                f"and {len(sides[1])} for validation: collect and annotate more pairs"
             )
         return sides
 

@@ -181,8 +181,8 @@ class EncoderDecoderReader:
     def _decode(
         self, prompts: Sequence[Tokens], lines: Sequence[Tokens], visible: Sequence[Tensor] | None = None
     ) -> list[Tensor]:
-        """Return the decoder's states (length, hidden) for each prompt's line of tokens."""
-        # ``visible``: one bool mask (length, length) per line, True at (i, j) if i attends to j. None means causal.
+        """Return the decoder's states (length, hidden) for each prompt's token sequence."""
+        # ``visible``: one bool mask (length, length) per sequence, True at (i, j) if i attends to j. None means causal.
         encoded, states = self._encode(prompts), dict[int, Tensor]()
         for batch in self._batches(list(map(len, encoded)), None if visible is None else list(map(len, lines))):
             tokens = pad_sequence([torch.tensor(lines[index]) for index in batch], batch_first=True)

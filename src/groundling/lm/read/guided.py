@@ -25,13 +25,13 @@ from groundling.tokenization.chat import common_length
 class Trie:
     """The tokens of several texts as a tree whose edges are the allowed tokens.
 
-    Each text consists of tokens and an end. Tokens after its last choice (branching point) have probability 1 and
-    are omitted. An end is thus kept only if a text is a prefix of another, with a line (token sequence) per end token.
+    Each text consists of its tokens and an end token. Tokens after its last choice (branching point) have probability
+    1 and are omitted, so end tokens are kept only for prefixes of other texts, which have a sequence per end token.
     """
 
-    chosen: list[list[int]]  # the tokens of each line up to its last choice
-    num_lines: list[int]  # number of lines of each text
-    edges: Tensor  # int64 (number of tokens in `chosen`,), the edge of each token, line by line
+    chosen: list[list[int]]  # the tokens of each sequence up to its last choice
+    num_lines: list[int]  # number of sequences of each text
+    edges: Tensor  # int64 (number of tokens in `chosen`,), the edge of each token, sequence by sequence
     first: Tensor  # int64 (num_edges,), the index of each edge's first token
     nodes: Tensor  # int64 (num_edges,), the node that an edge leaves: 0 is the root, and edge i leads to node i + 1
     copies: Tensor  # int64 (num_texts,), number of texts with the same tokens, which are equally likely
@@ -70,7 +70,7 @@ class Trie:
 
 
 def _lengths_of_choices(texts: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], int]:
-    """Return the number of tokens of each text up to its last choice, counting its end as a token."""
+    """Return the number of tokens of each text up to its last choice, counting its end token."""
     # In sorted order, a text shares its longest common prefix with one of its neighbours.
     distinct = sorted(set(texts))
     common = [0, *(common_length(text, after) + 1 for text, after in pairwise(distinct)), 0]
@@ -99,7 +99,7 @@ def guided_log_probs(
 
 
 def written_log_probs(tries: Sequence[Trie], logits: Tensor, temperature: float = 1.0) -> Tensor:
-    """Return the texts' log-probabilities, float32 (total number of texts,); the probabilities of a trie sum to 1.
+    """Return the texts' log-probabilities, float32 (number of texts,); the probabilities of a trie's texts sum to 1.
 
     ``logits``, float32 (number of tokens in all `chosen`,), contains each token's logit given the preceding tokens.
     """
@@ -115,7 +115,7 @@ def written_log_probs(tries: Sequence[Trie], logits: Tensor, temperature: float 
     log_probs = choices - totals[nodes].log()  # (num_edges,), 0 where there is no choice
     lengths = [len(tokens) for trie in tries for tokens in trie.chosen]
     num_lines = [number for trie in tries for number in trie.num_lines]
-    written = sums_of(lengths, log_probs[edges])  # (number of lines,)
+    written = sums_of(lengths, log_probs[edges])  # (number of sequences,)
     if len(lengths) > len(num_lines):
         lines = pad_sequence(written.split(num_lines), batch_first=True, padding_value=-torch.inf)
         written = lines.logsumexp(-1)

@@ -24,7 +24,7 @@ _MAX_WASTE = 0.15  # Maximum share of padding in the keys of blocks that share a
 
 
 class Branch(NamedTuple):
-    """Rows of candidates that follow the first ``length`` tokens of a text."""
+    """Token rows of the candidates that continue the first ``length`` tokens of a text."""
 
     length: int
     layout: Layout
@@ -32,7 +32,7 @@ class Branch(NamedTuple):
 
 @dataclass(frozen=True)
 class Text:
-    """A prompt with its candidates' rows, and with those of prompts that are prefixes of it."""
+    """A prompt, its candidates, and the candidates of prompts that are prefixes of it."""
 
     trunk: tuple[int, ...]
     branches: list[Branch]
@@ -53,7 +53,7 @@ def chains(prompts: Sequence[Tokens]) -> list[list[int]]:
 
 
 def joined(questions: Sequence[ScoringQuestion]) -> list[tuple[list[int], Text]]:
-    """Merge questions into as few texts as possible, each with the indices of its questions in branch order."""
+    """Merge questions into as few texts as possible; return each with its questions' indices, in branch order."""
     layouts = layouts_of(questions)
     groups = chains([question.prompt for question in questions])
     return [
@@ -67,7 +67,7 @@ def joined(questions: Sequence[ScoringQuestion]) -> list[tuple[list[int], Text]]
 
 @dataclass(eq=False)
 class KeyValueMemory:
-    """Keys and values of the latest prompts (as many as in the largest call), by entry of their prefix tree."""
+    """Keys and values of the latest prompts (as many as in the largest call), indexed by prefix-tree entry."""
 
     children: dict[tuple[int, int], int] = field(default_factory=dict)  # (entry, next token) -> entry; -1 is the root
     _layers: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # each (key heads, capacity, size)
@@ -119,9 +119,9 @@ class _Block(NamedTuple):
 class PrefixTree:
     """The tree of one pass; its nodes are the tokens to compute.
 
-    `tokens` and `positions` describe each node. `rows` lists the nodes of each text's rows by branch, starting with
-    the root; `paths` lists the entries of each text's trunk. ``memory`` stores the keys and values of entries that are
-    not computed again; without it, the nodes are the entries.
+    `tokens` and `positions` describe each node. `rows` lists, for each text and branch, the nodes of its tokens,
+    starting with the root; `paths` lists the entries of each text's trunk. ``memory`` stores the keys and values of
+    entries that are not computed again; without it, the nodes are the entries.
     """
 
     def __init__(self, num_keys: int, memory: KeyValueMemory | None = None) -> None:
@@ -259,7 +259,7 @@ class _Group:
 
 
 Attend = Callable[[Tensor, Tensor, Tensor, float | None], Tensor]
-"""Computes attention from queries, keys and values, each (1, heads, length, size), and the scale of their products."""
+"""Computes attention from queries, keys, values, each (1, heads, length, size), and a scale of query-key products."""
 
 
 class ReplacedAttention(TorchFunctionMode):
@@ -277,7 +277,7 @@ class ReplacedAttention(TorchFunctionMode):
             return func(*args, **given)
         query, key, value = args[:3]
         if torch.is_autocast_enabled(query.device.type):
-            # Autocast would cast these arguments for the replaced function; rotated keys are float32.
+            # Cast as autocast would for the replaced function: keys are float32 after the rotary embedding.
             dtype = torch.get_autocast_dtype(query.device.type)
             query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
         if (sharing := query.shape[2] // key.shape[2]) > 1:

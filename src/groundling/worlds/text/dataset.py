@@ -27,9 +27,9 @@ configs:
 ---
 # Transitions of {agent} in {env}
 
-Written by `groundling collect`. Each row is a step of an episode. Open it with `datasets.load_dataset(FOLDER)`, or
-clone its actions with `groundling train glam/bc world.dataset=FOLDER`. The agent and the world are described in
-`{description}`.
+Written by `groundling collect`. Each row is one step of an episode. Open the dataset with
+`datasets.load_dataset(FOLDER)`, or clone its actions with `groundling train glam/bc world.dataset=FOLDER`. The agent
+and the world are described in `{description}`.
 """
 
 

@@ -49,14 +49,14 @@ def _writer(player: Demonstrator) -> Callable[[Sequence[Sample], int], list[Reco
 def record(
     players: Sequence[Demonstrator], settings: PairSettings, on_segment: Callable[[], None] = lambda: None
 ) -> int:
-    """Generate pairs of texts for the pool's training prompts, and return their number. A pair's texts come from
-    consecutive players, in random order. The config's seed determines all random choices. If the process is killed,
-    repeating the call continues with the unfinished batch. ``on_segment`` is called for each text.
+    """Generate pairs of texts for the pool's training prompts, and return the number of pairs. The two texts come
+    from consecutive players in the list, in random order. The config's seed determines all random choices. If the
+    process is killed, repeating the call continues with the unfinished batch. ``on_segment`` is called for each text.
     """
     settings.check_texts()
     for name, value in (("length", settings.length), ("stride", settings.stride)):
         if value is not None:
-            raise ConfigError(f"--{name} has no effect on pools, whose texts are always whole: remove it")
+            raise ConfigError(f"--{name} has no effect on pools, whose texts are never split: remove it")
     world = players[0].world
     config: WritingConfig = world.config
     description = {
@@ -89,7 +89,7 @@ def record(
         rounds.add([text for pair in zip(first, second, strict=True) for text in pair])
         for _ in range(2 * len(samples)):
             on_segment()
-    # Use different random numbers from the random judge, which is seeded with the seed alone.
+    # Do not reuse the random judge's numbers: that judge is seeded with the seed alone.
     swapped = np.random.default_rng((world.seed, 1)).integers(0, 2, settings.pairs)
     places = [(2 * pair + int(swap), 2 * pair + 1 - int(swap)) for pair, swap in enumerate(swapped)]
     return len(rounds.write([place for both in places for place in both]))
