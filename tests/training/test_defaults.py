@@ -97,6 +97,7 @@ def test_an_env_where_any_text_is_an_action_gets_settings_for_free_text() -> Non
     temperatures = [config.policy.args.get("temperature") for config in chosen.values()]
     assert temperatures == [None, 2.0]
     assert {config.policy.id for config in chosen.values()} == {"action_generating"}
+    assert "policy.id=action_generating: the env lists no actions" in chosen["test/Echo-v0"].chosen[0]
     chosen_otherwise = compose_fitted("text", ["world.env=test/Echo-v0", "policy.id=action_writing"])
     assert chosen_otherwise.policy.id == "action_writing"
 

@@ -19,7 +19,7 @@ from groundling.io.row_files import RowFile
 from groundling.policies.policy import RandomPolicy
 from groundling.reports.page import write_report
 from groundling.training.build import make_policy, world_of
-from groundling.training.diagnosis import FILE, DiagnosisLog, findings, measure
+from groundling.training.diagnosis import FILE, DiagnosisLog, findings, measure, table_of
 from groundling.training.train import train
 
 _UNIFORM = math.log(6)
@@ -128,6 +128,14 @@ def test_single_texts_are_no_groups_without_variance() -> None:
 
 def test_nothing_is_found_without_metrics() -> None:
     assert findings({}, compose("text")) == []
+
+
+def test_a_narrow_table_contains_the_whole_setting() -> None:
+    generation = ["policy.id=token", "policy.args={generation: null}"]
+    found = findings(_HEALTHY | {"entropy": 0.01, "uniform_entropy": None}, compose("text", generation))
+    shown = io.StringIO()
+    Console(file=shown, width=80).print(table_of(found, "signs"))
+    assert "policy.args.generation.temperature=2" in shown.getvalue() and "…" not in shown.getvalue()
 
 
 def _rollout(rewards: list[list[float]], **options: Any) -> Rollout:

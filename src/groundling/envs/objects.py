@@ -37,8 +37,8 @@ def register_env(made: Any) -> str:
     was, other = _origins.get(id, (None, None))
     if taken is not None and (was != origin or (code and other and code != other)):
         raise ConfigError(
-            f"the id {id} of {origin} is already taken by another env ({origin_of(id) or taken.entry_point}): pass a "
-            "function or class with another name, or register yours with gymnasium.register and pass its id"
+            f"the id {id} of {origin} is already taken by another env ({origin_of(id) or taken.entry_point}): pass "
+            f"world={id!r}, or a function or class with another name"
         )
     gymnasium.registry[id] = EnvSpec(id, factory)
     _origins[id] = origin, code

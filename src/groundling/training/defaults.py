@@ -220,7 +220,10 @@ def compose_fitted(
     config = compose(experiment, [*changes, *overrides], config_dir, checked=checked)
     if not has_model(config.policy.id):
         return config
-    settings = _kept(applicable(recommended(facts_of(config)), config), config)
+    settings = applicable(recommended(facts_of(config)), config)
+    if policy:
+        settings.insert(0, Setting("policy.id", policy, "the env lists no actions, so actions are free text"))
+    settings = _kept(settings, config)
     fitted = [Change(one.key, one.value) for one in settings]
     config = compose(experiment, [*changes, *fitted, *overrides], config_dir, checked=checked)
     config.chosen = [f"{one.key}={one.value}: {one.reason}" for one in settings]

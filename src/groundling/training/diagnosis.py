@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from rich.table import Table
+from rich.table import Column, Table
 
 from groundling.algorithms.rollout import Rollout
 from groundling.config.schema import Config
@@ -33,6 +33,7 @@ _EPISODES = 10  # Minimum number of finished episodes for comparing rewards
 _PARTS, _PART_EPISODES = 5, 30  # The returns' first and last fifth are compared if each has this many episodes
 _NEAR_TOP = 0.8  # A policy that starts this close to the highest return may stay there
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}  # Less precise than float32
+_KEY_WIDTH = 36  # Columns for a setting such as policy.args.generation.temperature=2
 _WEIGHT = 0.02  # Typical magnitude of a language model's weight
 
 SHOWN = ("return_mean", "success_rate", "entropy", "uniform_entropy", "approx_kl", "grad_norm", "equal_groups")
@@ -117,7 +118,9 @@ def findings(figures: Figures, config: Config) -> list[Finding]:
 
 
 def table_of(found: Sequence[Finding], title: str) -> Table:
-    table = Table("symptom", "evidence", "change first", title=title, title_justify="left")
+    change = Column("change first", width=_KEY_WIDTH, overflow="fold")
+    table = Table(*(Column(name, overflow="fold") for name in ("symptom", "evidence")), change, title=title)
+    table.title_justify = "left"
     for one in found:
         table.add_row(*one)
     return table
