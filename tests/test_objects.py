@@ -99,6 +99,10 @@ def test_another_process_needs_the_env_only_to_play(run: gl.Run) -> None:
             {"world": gymnasium.wrappers.TimeLimit},
             r"TimeLimit is a wrapper: pass a function that creates .*, lambda: TimeLimit\(MyEnv\(\)\)",
         ),
+        (
+            {"model": _model().requires_grad_(False)},
+            r"weights of the LlamaForCausalLM are frozen, .*requires_grad_\(\)",
+        ),
         ({"reward": {shortness: "much"}}, r"reward\.shortness\.coefficient must be a number"),
         (
             {"world": type("Dumb", (Plain,), {"reset": lambda self, **args: "text"})},
@@ -111,6 +115,20 @@ def test_objects_that_cannot_be_used_get_one_line(changes: dict[str, Any], messa
         _train(tmp_path / "run", **changes)
     assert "\n" not in str(raised.value) and len(str(raised.value)) < 400
     assert not (tmp_path / "run").exists()
+
+
+def test_a_model_folder_that_changes_after_training_is_not_the_initial_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for part in (_model(), _tokenizer()):
+        part.save_pretrained(tmp_path / "model")
+    run = _train(tmp_path / "run", model=str(tmp_path / "model"), tokenizer=None)
+    assert {"trained", "zero-shot"} <= run.evaluate(episodes=2).figures.keys()
+    _model(seed=1).save_pretrained(tmp_path / "model")
+    with pytest.warns(UserWarning, match="has changed since the checkpoint"):
+        _train(tmp_path / "run", model=str(tmp_path / "model"), tokenizer=None, steps=16)
+    assert "zero-shot" not in run.evaluate(episodes=2).figures  # the extended run still knows its first model
+    assert "has changed since training, so it is not the run's initial model" in capsys.readouterr().err
 
 
 def test_a_tokenizer_of_another_type_than_the_models_is_kept(tmp_path: Path) -> None:

@@ -121,9 +121,7 @@ def train(
         if module and not module.startswith(_KNOWN):  # a user's module, which registers the env
             config.imports.append(module)
         if not train_run(config, make_console(), warn):
-            raise KeyboardInterrupt(
-                f"stopped; repeat the call to continue from the last checkpoint of {config.run_dir}"
-            )
+            raise KeyboardInterrupt(f"stopped; call again to continue from the last checkpoint of {config.run_dir}")
     run = Run(config.run_dir)
     run._spec = spec
     return run

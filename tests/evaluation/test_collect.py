@@ -92,7 +92,7 @@ def test_only_success_and_log_probs(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert {row["success"] for row in rows} == {True, False}
     assert _rows(tmp_path / "good") == [row for row in rows if row["success"]]
     assert all(row["log_prob"] == pytest.approx(-1.791759) for row in rows)
-    assert "of 20 played" in " ".join(capsys.readouterr().out.split())
+    assert "of 20 episodes" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_process_that_died_at_its_first_file_does_not_block_the_folder(

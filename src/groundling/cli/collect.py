@@ -78,9 +78,7 @@ def _collect_episodes(arguments: argparse.Namespace, target: "Target") -> int:
             validation_fraction=arguments.validation,
             on_episode=on_agent(arguments.agent),
         )
-    summary = (
-        f"{collected.transitions:,} transitions from {collected.kept:,} episodes (of {collected.episodes:,} played)"
-    )
+    summary = f"{collected.transitions:,} transitions from {collected.kept:,} of {collected.episodes:,} episodes"
     console.print(f"{summary} added to {arguments.output}")
     return 0
 

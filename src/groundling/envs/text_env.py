@@ -360,9 +360,7 @@ class TextEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         read = self._with_given(observation, info)
         if "goal" in self._given and self._goal is None:
             keys = ", ".join(map(str, [*info, *(observation if isinstance(observation, Mapping) else ())])) or "none"
-            raise ConfigError(
-                f"{self._given['goal']} returns no goal at reset; keys of its info and observation: {keys}"
-            )
+            raise ConfigError(f"{self._given['goal']} returns no goal at reset; keys of info and observation: {keys}")
         return observation, read
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:

@@ -13,9 +13,10 @@ from groundling.config.schema import Config
 from groundling.errors import ConfigError, GroundlingError, RunError, unknown, warn_caller
 from groundling.evaluation import hub
 from groundling.fields import FixedByTraining, NoEffectOnResults, annotation, flat
+from groundling.io.documents import read_object
 from groundling.io.files import refuse_missing
 from groundling.lm.load.model import load_config
-from groundling.lm.load.model_files import Source, resolve
+from groundling.lm.load.model_files import Source, fingerprint, resolve
 from groundling.policies.policy import Policy, has_model
 from groundling.registry import naming_modules
 from groundling.training import checkpoint
@@ -145,6 +146,11 @@ class Target:
             loaded = checkpoint.latest(self.run_dir / CLONE / "checkpoints", warn_caller)
             if loaded is None:
                 raise CannotPlay(f"the clone's run, {self.run_dir / CLONE}, is missing")
+        if agent == "zero-shot" and self.checkpoint is not None and (self.checkpoint / "run.json").exists():
+            saved = read_object(self.checkpoint / "run.json").get("sources", {})
+            for path, digest in fingerprint(config.model.path).items():
+                if isinstance(saved, dict) and saved.get(path, digest) != digest:
+                    raise CannotPlay(f"{path} has changed since training, so it is not the run's initial model")
         world = world_of(config, loaded)
         with naming_modules(config.imports, self.run_dir, config.objects):
             try:

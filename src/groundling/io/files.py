@@ -24,9 +24,7 @@ def cache() -> Path:
 def refuse_missing(name: str) -> None:
     """Raise `ConfigError` for a missing path in an existing local folder, so that the hub is not queried for it."""
     if "/" in name and not Path(name).exists() and (folder := Path(name).parent).is_dir():
-        raise ConfigError(
-            f"there is no folder {name}. {folder} is a local folder, so the hub is not queried for {name}"
-        )
+        raise ConfigError(f"there is no folder {name}. {folder} is a local folder, so the hub is not queried for it")
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -137,9 +135,7 @@ def locked(path: Path, doing: str, otherwise: str = "choose another folder", *, 
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise RunError(f"cannot lock {path}: {error}; {otherwise}") from error
-        warn_caller(
-            f"{path.parent}: this file system does not support locks; do not let two processes write to one folder"
-        )
+        warn_caller(f"{path.parent}: this file system lacks locks; do not let two processes write to one folder")
     try:
         remove_partial_files(path.parent / path.name.removesuffix(LOCK).removeprefix("."))
         yield

@@ -51,9 +51,7 @@ class ChatTemplate:
                 raise self._refusal(str(error)) from error
             except Exception as error:  # templates may raise anything
                 problems.append(_line(error))
-        raise self._refusal(
-            f"cannot be used: {problems[0]} (with the system prompt in the user message: {problems[1]})"
-        )
+        raise self._refusal(f"cannot be used: {problems[0]} (with the system prompt in the user turn: {problems[1]})")
 
     def render(self, system: str | None, said: Sequence[str], tools: Sequence[str] = ()) -> str:
         """Render a conversation that the user starts; add the generation prompt unless the assistant spoke last.

@@ -22,6 +22,7 @@ from groundling.config.schema import Config
 from groundling.errors import ConfigError, RunError, foreign, warn_caller
 from groundling.io.documents import read_object
 from groundling.io.row_files import Log, RowFile, ValidationListener, check_digest, digest_of
+from groundling.lm.load.model_files import fingerprint
 from groundling.policies.policy import Policy
 from groundling.registry import source_digests
 from groundling.runtime.processes import Processes
@@ -69,6 +70,7 @@ class Trainer:
                 "model.fsdp=true shards the layers over several processes, but there is only one: use torchrun "
                 "--nproc-per-node N -m groundling train …"
             )
+        self._start: dict[str, str] = {}  # `fingerprint` of the initial model, from the checkpoint
         self.counters = Counters()
         self.generators = {
             name: torch.Generator().manual_seed(2 * config.seed + i) for i, name in enumerate(("act", "learn"))
@@ -199,7 +201,7 @@ class Trainer:
                 "envs": envs,
                 "shaped": self.shaped.sums.tolist(),
                 "versions": checkpoint.versions(),
-                "sources": source_digests(),
+                "sources": source_digests() | (self._start or fingerprint(self.config.model.path)),
                 "rows_sha256": digest_of(self.folder / METRICS, self.counters.update),
             }
             write_json(folder / "run.json", state)
@@ -280,9 +282,10 @@ class Trainer:
             state = read_object(folder / "run.json")
             vars(self.counters).update(vars(Counters(**checkpoint.check_counters(state["counters"]))))
             self.rows_digest = state.get("rows_sha256")
-            saved, sources = state.get("sources", {}), source_digests()
+            saved, model = state.get("sources", {}), fingerprint(self.config.model.path)
+            sources, self._start = (source_digests() | model, {key: saved.get(key, model[key]) for key in model})
             if edited := [name for name in sources if saved.get(name, sources[name]) != sources[name]]:
-                warn_caller(f"{', '.join(edited)} has changed since the checkpoint; continuing with the new code")
+                warn_caller(f"{', '.join(edited)} has changed since the checkpoint; continuing with the new version")
             self.shaped.sums[:] = state["shaped"]
             envs: list[dict[str, Any]] = list(state["envs"])
             if len(envs) != self.config.world.num_rows:

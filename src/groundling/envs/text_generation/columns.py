@@ -52,9 +52,7 @@ class DatasetSource:
         from huggingface_hub import snapshot_download
 
         count = sum(1 for _ in self.bundled())
-        offline = (
-            f"use the bundled sample of {count} rows with offline=true, or your own copy with jsonl, csv or parquet"
-        )
+        offline = f"use the bundled sample of {count} rows with offline=true, or your copy as jsonl, csv or parquet"
         try:
             folder = snapshot_download(
                 self.dataset, repo_type="dataset", revision=self.revision, allow_patterns=self.files

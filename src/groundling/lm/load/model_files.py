@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import warnings
@@ -238,6 +239,15 @@ def weights_of(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     }
     buffers = {name: buffer for name, buffer in model.named_buffers() if name in kept}
     return {n: p.detach() for n, p in model.named_parameters(remove_duplicate=False)} | buffers
+
+
+def fingerprint(path: str) -> dict[str, str]:
+    """Return a hash of a local model folder's config and weights (sizes and first MiB), keyed by path; {} without one."""
+    digest, folder = hashlib.sha256(), Path(path)
+    for file in sorted((*folder.glob("*.json"), *folder.glob("*.safetensors"))):
+        with file.open("rb") as opened:
+            digest.update(f"{file.name} {file.stat().st_size}".encode() + opened.read(2**20))
+    return {path: digest.hexdigest()} if folder.is_dir() else {}
 
 
 def adapter_base(path: str) -> str | None:

@@ -79,6 +79,11 @@ def _check_model(model: Any, tokenizer: Any) -> None:
             f"{name} is not a Transformers class, so it cannot be loaded again without its code: save it as a model "
             "with remote code, and pass model=FOLDER with overrides=['model.trust_remote_code=true']"
         )
+    if frozen := sum(not weight.requires_grad for weight in model.parameters()):
+        raise ConfigError(
+            f"{frozen} weights of the {name} are frozen, which is not saved with a model: call model.requires_grad_() "
+            "to train them all, or train adapters (overrides=['model.lora={r: 16}'])"
+        )
     if tokenizer is None:
         known = model.name_or_path or "FOLDER"
         raise ConfigError(

@@ -135,7 +135,7 @@ class References(PoolCollector):
         for sample in order.samples:
             if (lacking := self.lacking(sample)) is not None:
                 raise ConfigError(
-                    f"sample {sample.id} has no {lacking} to learn from: use other data, or another algorithm"
+                    f"sample {sample.id} has no {lacking} to learn from: use other data or another algorithm"
                 )
         if encode.end_token is None:
             raise ConfigError(
