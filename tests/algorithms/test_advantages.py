@@ -150,7 +150,7 @@ def test_a_group_of_one_text_is_an_error() -> None:
     for groups in ([1, 1, 2], [3]):
         rollout = _texts([1.0] * len(groups), groups)
         for advantages in (leave_one_out, group_relative):
-            with pytest.raises(ConfigError, match=r"world\.texts_per_prompt to at least 2"):
+            with pytest.raises(ConfigError, match=r"world\.num_texts and texts_per_prompt to at least 2"):
                 advantages(rollout, rollout.rewards)
 
 

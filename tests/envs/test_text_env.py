@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import gymnasium
 import pytest
 
 from groundling.envs.make import name_actions
@@ -177,6 +178,12 @@ def test_a_goal_is_read_under_a_key() -> None:
     assert goal.startswith("open") and env.step("wait")[-1]["goal"] == goal  # it stays in effect
     with pytest.raises(ConfigError, match=r"world\.goal_key=task returns no goal at reset; .*: actions, quest"):
         TextEnv(Quest(), goal=GoalKey("task")).reset(seed=1)
+
+
+def test_a_list_must_name_each_action() -> None:
+    with pytest.raises(ConfigError, match="actions has 2 names, but .* has 4 actions: name each"):
+        TextEnv(gymnasium.make("FrozenLake-v1"), actions=["left", "right"])
+    assert TextEnv(gymnasium.make("FrozenLake-v1"), actions=["left", "down", "right", "up"])
 
 
 def test_text_env_takes_functions() -> None:

@@ -75,9 +75,7 @@ class GroupedEpisodes:
         groups = torch.zeros(len(columns)).long() if rollout.groups is None else rollout.groups
         _, group = groups[:, None].expand_as(columns)[columns].unique(return_inverse=True)
         if (torch.bincount(group) < 2).any():
-            keys = (
-                "world.num_texts and world.texts_per_prompt" if rollout.sequences else "world.num_envs and group_size"
-            )
+            keys = "world.num_texts and texts_per_prompt" if rollout.sequences else "world.num_envs and group_size"
             raise ConfigError(f"a group has only one episode, with nothing to compare it to: set {keys} to at least 2")
         return cls(number, returns.T[columns], group)
 

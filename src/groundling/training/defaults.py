@@ -155,9 +155,7 @@ def _rollouts(facts: Facts) -> list[Setting]:
     if is_text:
         return [_num_texts(facts), Setting("world.texts_per_prompt", 8, reason)]
     length = min(facts.episode_limit or _LONGEST, _LONGEST)
-    whole = (
-        "an episode has at most that many steps" if length == facts.episode_limit else "longer episodes are cut off"
-    )
+    whole = "no episode has more steps" if length == facts.episode_limit else "longer episodes are cut off"
     size = next((n for n in range(8, 1, -1) if facts.rows % n == 0), 8)
     return [Setting("world.group_size", size, reason), Setting("world.num_steps", length, whole)]
 

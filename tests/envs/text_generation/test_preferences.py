@@ -60,6 +60,7 @@ def test_earlier_turns_are_kept() -> None:
         ({"prompt": "a", "chosen": "b", "rejected": None}, "expected chosen and rejected"),
         ({"prompt": "a", "chosen": "b", "rejected": "b"}, "chosen and rejected are equal, 'b': remove the row"),
         ({"prompt": "a", "chosen": "b", "rejected": _said("g")}, "must both be strings, or both lists"),
+        ({"prompt": "a", "chosen": 1, "rejected": 2}, "must both be strings, or both lists"),
         ({"chosen": "b", "rejected": "g"}, "the prompt is empty: add one, or start both texts with it"),
         ({"prompt": "a", "completion": "b", "label": "good"}, "label must be true or false, got 'good'"),
         ({"prompt": _said("b"), "completion": _said("b"), "label": True}, "messages that end with a user message"),

@@ -71,7 +71,7 @@ def preference(row: Row, where: str) -> Sample:
     present = {name: value for name, value in row.items() if value is not None}
     if {"chosen", "rejected"} <= present.keys():
         chosen, rejected, prompt = present["chosen"], present["rejected"], present.get("prompt")
-        if type(chosen) is not type(rejected):
+        if type(chosen) is not type(rejected) or not isinstance(chosen, str | list):
             raise ConfigError(f"{where}: chosen and rejected must both be strings, or both lists of messages")
         # Some datasets also store a conversation's prompt as a string.
         if prompt is None or (isinstance(prompt, str) and not isinstance(chosen, str)):
