@@ -5,8 +5,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import gymnasium
+import numpy as np
 import pytest
 
 from groundling.envs.make import name_actions
@@ -181,7 +181,7 @@ def test_a_goal_is_read_under_a_key() -> None:
 
 
 def test_a_list_must_name_each_action() -> None:
-    with pytest.raises(ConfigError, match="actions has 2 names, but .* has 4 actions: name each"):
+    with pytest.raises(ConfigError, match=r"actions has 2 names, but .* has 4 actions: name each"):
         TextEnv(gymnasium.make("FrozenLake-v1"), actions=["left", "right"])
     assert TextEnv(gymnasium.make("FrozenLake-v1"), actions=["left", "down", "right", "up"])
 
