@@ -55,7 +55,7 @@ def _raise(error: BaseException) -> Any:
     raise error
 
 
-@pytest.mark.parametrize("error", [ValueError("no"), SystemExit(0), GeneratorExit()])
+@pytest.mark.parametrize("error", [ValueError("no"), ConnectionError("lost"), SystemExit(0), GeneratorExit()])
 def test_an_env_that_raises_is_reported(error: BaseException) -> None:
     with pytest.raises(ForeignError) as caught:
         _second_step(lambda: _raise(error))

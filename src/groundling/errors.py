@@ -63,14 +63,14 @@ def pass_out_of_memory(error: BaseException) -> None:
 def foreign(what: str) -> Iterator[None]:
     """Raise `ForeignError` if user code raises or exits; the message starts with ``what``, the name of that code.
 
-    Groundling's own errors, `OSError`, out-of-memory errors, a launcher's time limit and Ctrl-C are not converted.
+    Not converted: Groundling's errors, `OSError` other than `ConnectionError`, lack of memory, time limits and Ctrl-C.
     """
     try:
         yield
-    except (GroundlingError, KeyboardInterrupt, TimeIsUp, OSError):
+    except (GroundlingError, KeyboardInterrupt, TimeIsUp):
         raise
     except BaseException as error:  # also SystemExit: an incomplete run must not end as if it were complete
-        if is_out_of_memory(error):
+        if is_out_of_memory(error) or (isinstance(error, OSError) and not isinstance(error, ConnectionError)):
             raise
         raise ForeignError(f"{what} raised {type(error).__name__}; its traceback follows") from error
 

@@ -270,6 +270,13 @@ def test_a_return_that_rises_or_is_unknown_is_not_found(rows: list[dict[str, Any
     assert findings(_HEALTHY | {"rows": rows}, compose("text", ["world.num_envs=8"])) == []
 
 
+def test_a_return_that_is_no_reward_may_fall() -> None:
+    rows = {"rows": _rows([0.5, 0.4, 0.3, 0.2, 0.1])}
+    count = ["world.num_envs=8", "reward.count={coefficient: 1}"]
+    assert findings(_HEALTHY | rows, compose("text", count))
+    assert findings(_HEALTHY | rows, compose("text", [*count, "~reward.env"])) == []
+
+
 def test_a_return_that_does_not_rise_is_reported_at_the_end(tmp_path: Path) -> None:
     shown = io.StringIO()
     console = Console(file=shown, width=80)

@@ -246,7 +246,8 @@ def _trend(figures: Figures, config: Config) -> Finding | None:
         # Until the longest episodes have ended, the mean is that of short ones, which succeed more often.
         if count and row.get("return_mean") is not None and row["step"] >= longest * config.world.num_rows:
             ended.append((count, *(row[f"return_{name}"] for name in ("mean", "std", "min", "max"))))
-    if not (size := len(ended) // _PARTS):
+    is_rewarded = is_text or config.reward.get("env", True) is not None  # otherwise, returns may fall
+    if not (size := len(ended) // _PARTS) or not is_rewarded:
         return None
     parts = []
     for part in (ended[:size], ended[-size:]):
