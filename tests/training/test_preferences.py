@@ -211,6 +211,8 @@ def test_what_cannot_be_learnt_from_is_refused(
     unpaired.write_text("".join(f'{{"prompt": "go {i}", "completion": "go", "label": true}}\n' for i in range(5)))
     with pytest.raises(ConfigError, match=r"has no chosen and rejected text .*to learn from"):
         _rollouts(config("dpo", f"world.args.path={unpaired}"), 1)
+    with pytest.warns(UserWarning, match=r"texts are cut after 2 tokens; .* raise world\.num_tokens"):
+        _rollouts(config("dpo", "world.num_tokens=2"), 1)
     with pytest.warns(UserWarning, match="all texts have the same label, so KTO cannot compare"):
         _rollouts(config("kto", f"world.args.path={unpaired}"), 1)
     words = ["train", "dpo", f"run_dir={tmp_path / 'none'}", "world.args.path=none.jsonl", "device=cpu"]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from groundling.algorithms.rollout import Rollout
 from groundling.envs.text_generation import Sample, SampleOrder
-from groundling.errors import ConfigError
+from groundling.errors import ConfigError, warn_caller
 from groundling.lm import LanguageModel
 from groundling.policies.policy import Policy
 from groundling.policies.text_states import TokenPrompt, Writing, Written
@@ -138,10 +138,7 @@ class References(PoolCollector):
                     f"sample {sample.id} has no {lacking} to learn from: use other data or another algorithm"
                 )
         if encode.end_token is None:
-            raise ConfigError(
-                "the model has no end token, so it cannot learn where a text ends: set model.tokenizer=… to a "
-                "tokenizer with an eos_token"
-            )
+            raise ConfigError("the model has no end token, with which each text must end: set model.tokenizer")
         super().__init__(order, encode, num_texts, local_rows, num_tokens)
         self._has_decoder, self._end_token, self._by_pass = has_decoder, encode.end_token, False
         self._control_tokens = encode.control_tokens(order.samples[0])  # the same for all samples of a pool
@@ -211,6 +208,8 @@ class References(PoolCollector):
             ids[-2:] = [self._end_token if token == tokenizer.eos_token_id else token for token in last]
         else:
             ids.append(self._end_token)
+        if len(ids) > self._num_tokens:
+            warn_caller(f"texts are cut after {self._num_tokens} tokens; to learn the rest, raise world.num_tokens")
         return ids[: self._num_tokens]
 
 
