@@ -260,3 +260,10 @@ def test_mistakes_on_the_command_line(
     Path("broken.py").write_text("1 / 0\n")
     assert message in error_of(["train", "writing", *words, "training.steps=8", *SMALL], capsys)
     assert not Path("runs").exists()
+
+
+def test_completions_are_learned_by_supervision(tmp_path: Path) -> None:
+    rows = [{"prompt": row["prompt"], "completion": f" {row['answer']}"} for row in ROWS]
+    overrides = ["world.texts_per_prompt=1"]
+    run = _finetune(tmp_path / "run", *overrides, train_dataset=rows, algorithm="supervised", reward_funcs=digits)
+    assert "loss" in read_metrics(run.folder)[-1] and "reward" in run.evaluate(episodes=2).figures["trained"]

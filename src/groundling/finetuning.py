@@ -75,6 +75,7 @@ def finetune(
         Change("world.args", takes_out=True),
         Change("world.pool", pool_of(paths["train"])),
         Change("world.args", {"path": paths["train"] if eval_dataset is None else paths}),
+        *([Change("world.replacement", True)] if algorithm == "supervised" else []),  # its default
         *overrides,
     ]
     values = {"algorithm.id": algorithm, "seed": seed, "run_dir": None if run_dir is None else str(run_dir)}
