@@ -215,7 +215,7 @@ def test_errors_of_locks_are_reported(number: int, tmp_path: Path, monkeypatch: 
         with pytest.raises(RunError, match=r"cannot lock .*Input/output error.*run_dir"):
             _train(_corridor(tmp_path))
         return
-    with pytest.warns(UserWarning, match=f"{tmp_path}: this file system does not support locks"):
+    with pytest.warns(UserWarning, match=f"{tmp_path}: this file system lacks locks"):
         _train(_corridor(tmp_path))
     assert _updates_done(tmp_path) == _UPDATES
 
