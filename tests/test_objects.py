@@ -13,6 +13,8 @@ from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
     LlamaModel,
+    PegasusConfig,
+    PegasusForConditionalGeneration,
     PreTrainedModel,
     Qwen2Config,
     Qwen2ForCausalLM,
@@ -129,6 +131,15 @@ def test_a_model_folder_that_changes_after_training_is_not_the_initial_model(
         _train(tmp_path / "run", model=str(tmp_path / "model"), tokenizer=None, steps=16)
     assert "zero-shot" not in run.evaluate(episodes=2).figures  # the extended run still knows its first model
     assert "has changed since training, so it is not the run's initial model" in capsys.readouterr().err
+
+
+def test_constant_weights_are_not_frozen_ones(tmp_path: Path) -> None:
+    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "max_position_embeddings": 512}
+    size = len(_tokenizer())
+    model = PegasusForConditionalGeneration(PegasusConfig(vocab_size=size, decoder_start_token_id=0, **sizes, **heads))
+    assert not all(weight.requires_grad for weight in model.parameters())
+    assert _train(tmp_path / "run", model=model)
 
 
 def test_a_tokenizer_of_another_type_than_the_models_is_kept(tmp_path: Path) -> None:

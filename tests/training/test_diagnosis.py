@@ -89,8 +89,8 @@ def _found(changes: dict[str, Any], *overrides: str) -> list[tuple[str, ...]]:
             "approx_kl 8",
             "algorithm.args.learning_rate=1e-05",
         ),
-        ({"tokens_per_character": 2.1}, [], "does not know the env's script", "2.1 tokens per", "model.path"),
-        ({"unknown_tokens": 0.3}, [], "does not know the env's script", "30% are unknown", "model.path"),
+        ({"tokens_per_character": 2.1}, [], "lacks tokens for the env's script", "2.1 tokens per", "model.path"),
+        ({"unknown_tokens": 0.3}, [], "lacks tokens for the env's script", "30% are unknown", "model.path"),
     ],
 )
 def test_a_planted_symptom_is_found_alone(

@@ -160,7 +160,7 @@ class ControlledGoal(gymnasium.Wrapper[Any, Any, Any, Any]):
         return changed
 
     def _proposed(self, goal: str, observation: Any, info: Mapping[str, Any]) -> list[str]:
-        """Return the goals that the user's function or the env proposes; empty if there are none."""
+        """Return the goals that the user's function or the env proposes; may be empty."""
         if self._function is not None:
             return [self._call(goal, observation, info, goal or observation)]
         goals: Any = ()
@@ -181,7 +181,7 @@ class ControlledGoal(gymnasium.Wrapper[Any, Any, Any, Any]):
         return changed
 
     def _of_other_episodes(self, goal: str, held_out: bool) -> list[str]:
-        """Reset the env to find other goals, and return them; raise `ConfigError` if there are none."""
+        """Reset the env to find other goals, and return them; raise `ConfigError` if no goal is found."""
         found: list[str] = []
         for number in self._rng.permutation(_NUM_EPISODES).tolist():
             seed = held_out_seed(number) if held_out else training_seed(0, 0, number)
@@ -199,7 +199,7 @@ class ControlledGoal(gymnasium.Wrapper[Any, Any, Any, Any]):
         return found
 
     def _layer(self, protocol: Any) -> Any:
-        """Return the outermost env that implements a protocol; None if there is none."""
+        """Return the outermost env that implements a protocol, or None."""
         layer: Any = self.env
         while isinstance(layer, gymnasium.Wrapper) and not isinstance(layer, protocol):
             layer = layer.env

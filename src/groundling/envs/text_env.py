@@ -347,9 +347,9 @@ class TextEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         actions: Sequence[str] | Reader | None = None,
     ) -> None:
         super().__init__(env)
-        count = getattr(env.action_space, "n", None)  # of Discrete
-        if count is not None and isinstance(actions, Sequence) and len(actions) != count:
-            names = f"actions has {len(actions)} names, but {env} has {count} actions"
+        space = env.action_space
+        if isinstance(space, gymnasium.spaces.Discrete) and isinstance(actions, Sequence) and len(actions) != space.n:
+            names = f"actions has {len(actions)} names, but {env} has {space.n} actions"
             raise ConfigError(f"{names}: name each, or pass a function that returns the admissible ones")
         given = {"goal": goal, "descriptions": descriptions, "actions": actions}
         self._given = {name: one for name, one in given.items() if one is not None}

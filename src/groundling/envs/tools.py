@@ -31,7 +31,7 @@ class ToolEnv(gymnasium.Env[str, str]):
     - ``reset`` starts an episode and may return its task as text. It receives the ``seed`` if it accepts an argument
       of that name or ``**kwargs``.
     - ``reward`` is a number that may change at each call, or a method that is called at the end of an episode. If the
-      method has an argument, it receives the final answer, or "" if there is none.
+      method has an argument, it receives the final answer, or "" if it is missing.
     - ``done`` ends the episode if it is true after a call; ``success`` is true if the episode succeeded. Both are
       optional, and each may be a method without arguments.
 

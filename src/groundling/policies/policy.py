@@ -248,11 +248,11 @@ class Policy(nn.Module, ABC):
 
     @classmethod
     def unused_argument(cls, args: Mapping[str, Any], world: WorldSpec) -> str | None:
-        """Return a message about an argument that has no effect in a world; None if there is none."""
+        """Return a message about an argument that has no effect in a world, or None."""
         return None
 
     def exploration_advice(self) -> str | None:
-        """Return advice on a setting to change if the policy chooses only a few actions; None if there is none."""
+        """Return advice on a setting to change if the policy chooses only a few actions, or None."""
         return None
 
     @abstractmethod

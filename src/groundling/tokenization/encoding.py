@@ -131,7 +131,7 @@ class EndTokens:
     # Sorted, from the tokenizer, the generation config and the chat template. Generation stops at any of them, and the
     # probability that a text ends is the sum of their probabilities.
     ids: tuple[int, ...]
-    of_text: int | None  # The tokenizer's end token, which ends plain texts in training data; None if there is none
+    of_text: int | None  # The tokenizer's end token, which ends plain texts in training data; None if it lacks one
     of_turn: int | None  # The chat template's end token, which ends answers in conversations, or ``of_text``
 
     @classmethod

@@ -119,8 +119,7 @@ def findings(figures: Figures, config: Config) -> list[Finding]:
 
 def table_of(found: Sequence[Finding], title: str) -> Table:
     change = Column("change first", width=_KEY_WIDTH, overflow="fold")
-    table = Table(*(Column(name, overflow="fold") for name in ("symptom", "evidence")), change, title=title)
-    table.title_justify = "left"
+    table = Table("symptom", "evidence", change, title=title, title_justify="left")
     for one in found:
         table.add_row(*one)
     return table
@@ -197,7 +196,9 @@ def _script(figures: Figures, config: Config) -> Finding | None:
     if length < _LONG_TEXT and unknown < _UNKNOWN:
         return None
     evidence = f"{length:.1f} tokens per character, of which {unknown:.0%} are unknown"
-    return Finding("the tokenizer does not know the env's script", evidence, "model.path, to a model of this language")
+    return Finding(
+        "the tokenizer lacks tokens for the env's script", evidence, "model.path, to a model of this language"
+    )
 
 
 def _prior(figures: Figures, config: Config) -> Finding | None:

@@ -155,7 +155,7 @@ class OpenEnv(gymnasium.Env[dict[str, Any], str]):
                 client.close()
 
     def _connect(self) -> None:
-        """Open a session if there is none; wait for the server if it has responded before."""
+        """Open a session unless one is open; wait for the server if it has responded before."""
         if self._client is not None:
             return
         try:
@@ -311,7 +311,7 @@ def check_url(url: str) -> None:
 
 
 def field(observation: Mapping[str, Any], path: str) -> Any:
-    """Return the value at a path, in which a number is a list index; raise `MissingField` if there is none."""
+    """Return the value at a path, in which a number is a list index; raise `MissingField` if it is missing."""
     value: Any = observation
     for name in path.split("."):
         try:

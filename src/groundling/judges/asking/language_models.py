@@ -22,7 +22,7 @@ _MAX_TOKENS = 10**9  # higher counts for one request are ignored as server error
 
 
 def _constraint(answer: AnswerFormat, words: Sequence[str]) -> dict[str, Any]:
-    """Return the entry of a request that asks a server to enforce the answer format; {} if there is none."""
+    """Return the entry of a request that asks a server to enforce the answer format; by default {}."""
     if answer == "choice":
         return {"structured_outputs": {"choice": list(words)}}  # for vLLM; ignored by llama.cpp and Ollama
     if answer != "json":

@@ -65,7 +65,7 @@ class Rubric(Question):
         return f"I could not find your verdict. {self.verdict_form(answer)}"
 
     def score(self, outcome: Outcome) -> float | None:
-        """Return the score in a judge's replies, or None if there is none.
+        """Return the score in a judge's replies, or None if it is missing.
         If probabilities are available, return the expected score, as in G-Eval (Liu et al. 2023, arXiv 2303.16634).
         """
         if outcome.verdict is None:

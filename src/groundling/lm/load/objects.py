@@ -79,7 +79,9 @@ def _check_model(model: Any, tokenizer: Any) -> None:
             f"{name} is not a Transformers class, so it cannot be loaded again without its code: save it as a model "
             "with remote code, and pass model=FOLDER with overrides=['model.trust_remote_code=true']"
         )
-    if frozen := sum(not weight.requires_grad for weight in model.parameters()):
+    with torch.device("meta"):  # some types have constant weights, such as Marian's sinusoidal positions
+        usual = {key for key, one in type(model)(model.config).named_parameters() if not one.requires_grad}
+    if frozen := sum(not one.requires_grad and key not in usual for key, one in model.named_parameters()):
         raise ConfigError(
             f"{frozen} weights of the {name} are frozen, which is not saved with a model: call model.requires_grad_() "
             "to train them all, or train adapters (overrides=['model.lora={r: 16}'])"

@@ -134,9 +134,7 @@ class References(PoolCollector):
     ) -> None:
         for sample in order.samples:
             if (lacking := self.lacking(sample)) is not None:
-                raise ConfigError(
-                    f"sample {sample.id} has no {lacking} to learn from: use other data or another algorithm"
-                )
+                raise ConfigError(f"sample {sample.id} has no {lacking} to learn from: use other data or algorithms")
         if encode.end_token is None:
             raise ConfigError("the model has no end token, with which each text must end: set model.tokenizer")
         super().__init__(order, encode, num_texts, local_rows, num_tokens)
