@@ -196,9 +196,7 @@ def _script(figures: Figures, config: Config) -> Finding | None:
     if length < _LONG_TEXT and unknown < _UNKNOWN:
         return None
     evidence = f"{length:.1f} tokens per character, of which {unknown:.0%} are unknown"
-    return Finding(
-        "the tokenizer lacks tokens for the env's script", evidence, "model.path, to a model of this language"
-    )
+    return Finding("the tokenizer lacks tokens for the env's script", evidence, "model.path: a model of this language")
 
 
 def _prior(figures: Figures, config: Config) -> Finding | None:
