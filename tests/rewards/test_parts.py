@@ -241,8 +241,8 @@ def test_a_reward_gets_the_model_under_training() -> None:
 @pytest.mark.parametrize(
     ("world", "settings", "message"),
     [
-        (POOL, {"env": {}, "rouge": {}}, "is incompatible with pool p: it needs the env's own reward; remove it"),
-        (POOL, {"count": {}}, "caption counts within the episode.*remove it with ~reward.count"),
+        (POOL, {"env": {}, "rouge": {}}, "is incompatible with pool p: it needs an env that pays a reward; remove it"),
+        (POOL, {"count": {}}, "counts of each caption within the episode.*remove it with ~reward.count"),
         (PLACE, {"rouge": {}}, r"reward.rouge is incompatible with Place-v0: it needs reference texts"),
         (PLACE, {"weighted_sum": {"args": {"parts": [{"id": "chrf"}]}}}, "reference texts"),
         (PLACE, {"shaped": {"id": "dates", "args": {"shaping_fn": "meteor"}}}, "reference texts"),

@@ -213,7 +213,7 @@ def test_what_cannot_be_learnt_from_is_refused(
         _rollouts(config("dpo", f"world.args.path={unpaired}"), 1)
     with pytest.warns(UserWarning, match=r"texts are cut after 2 tokens; .* raise world\.num_tokens"):
         _rollouts(config("dpo", "world.num_tokens=2"), 1)
-    with pytest.warns(UserWarning, match="all texts have the same label, so KTO cannot compare"):
+    with pytest.warns(UserWarning, match="all texts have the same label, but KTO needs both"):
         _rollouts(config("kto", f"world.args.path={unpaired}"), 1)
     words = ["train", "dpo", f"run_dir={tmp_path / 'none'}", "world.args.path=none.jsonl", "device=cpu"]
     assert "there is no file none.jsonl" in error_of(words, capsys)

@@ -23,7 +23,7 @@ from groundling.policies.policy import Evaluated, Policy
 @dataclass
 class TRPO(OnPolicy):
     """TRPO (Schulman et al. 2015, arXiv 1502.05477, appendix C), with the defaults of sb3-contrib, as in RL4LMs.
-    maximise E[ρ Â] + c_e E[H] subject to E[KL(π_old ‖ π)] ≤ δ:
+    It maximises E[ρ Â] + c_e E[H] subject to E[KL(π_old ‖ π)] ≤ δ:
     with F the Hessian of the KL and A = F + damping, x ≈ A⁻¹ g by conjugate gradients, and
     θ = θ_old + αʲ sqrt(2 δ / xᵀA x) x for the first j that satisfies the bound and improves the rollout's objective.
 
@@ -42,7 +42,7 @@ class TRPO(OnPolicy):
     line_search_factor: Annotated[float, Ge(0), Lt(1)] = 0.8  # α: ratio of successive step lengths
     critic_epochs: Annotated[int, Ge(1)] = 10  # Training epochs of the value function per rollout
     minibatch_size: Annotated[int, Ge(1)] = 128
-    """Steps per optimizer step of the value function; for texts, which are not split, tokens on average."""
+    """Steps per optimizer step of the value function. For texts, which are not split, an average number of tokens."""
     max_grad_norm: Annotated[float, Gt(0)] = 0.5  # For the value function's gradient
 
     def setup(self, policy: Policy) -> None:
@@ -158,7 +158,7 @@ def _actor_and_critic(policy: Policy, batch: Batch) -> tuple[list[Tensor], list[
         gradients = torch.autograd.grad(output.sum(), weights, retain_graph=True, allow_unused=True)
         return [g is not None for g in gradients]
 
-    # A single admissible action has log-probability 0 without using logits, so pick an element with a choice.
+    # A single admissible action has log-probability 0 whatever the logits, so pick an element with a choice.
     chosen = batch.log_probs.reshape(len(batch), -1).ne(0).any(1)
     example = batch[chosen.int().argmax().reshape(1).cpu()]
     # Checkpointed layers are recomputed as in the first pass, so both passes need these kernels.

@@ -30,7 +30,7 @@ def add_parser(commands: Commands) -> None:
         groundling train demo seed=2                                         run it again to resume
         groundling train demo world.env=BabyAI-GoToLocal-v0 '~world.args'    a different world
         groundling train glam/mixed --dry-run                                show the plan, memory and time
-        groundling train writing --prompts my.jsonl --reward my.py:polite    texts for your own prompts and reward
+        groundling train writing --prompts my.jsonl --reward my.py:polite    train on your own prompts and reward
         """,
     )
     add = parser.add_argument
@@ -124,7 +124,7 @@ def _train_each(configs: list["Config"]) -> int:
 
 
 def _own_texts(arguments: argparse.Namespace) -> list["Change"]:
-    """Return the changes to an experiment that ``--prompts`` and ``--reward`` make."""
+    """Return the config changes that ``--prompts`` and ``--reward`` imply."""
     from groundling.config.overrides import Change
     from groundling.envs.text_generation.own_data import pool_of
 

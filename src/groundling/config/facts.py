@@ -58,7 +58,7 @@ def is_free(model: type[Config], key: str) -> bool:
 
 
 def components(key: str, hint: Any, value: Any, owner: Any = None) -> Iterator[tuple[str, Registry[Any], str, Any]]:
-    """Yield, for each component of a config, the key above its ``args``, its registry, its id and its arguments.
+    """Yield, for each component of a config, the key that contains its ``args``, its registry, its id and its arguments.
 
     ``value``, of type ``hint``, is the config or its part at ``key``; ``owner`` is the section that contains it.
     """
@@ -148,7 +148,7 @@ _SHOWN = 120  # Maximum number of characters of a value in a message
 
 def command_line_only(key: str, value: Any, values: Mapping[str, Any] | None = None) -> bool:
     """Return True if only the command line may set a value: a URL, or any key declared as `CommandLineOnly`."""
-    if value is None or value == 0:  # also equals False; the setting is off
+    if value is None or value == 0:  # 0 == False: the setting is off
         return False
     names = set(re.split(r"[.\[]", key))
     is_url = isinstance(value, str) and _URL.match(value)
@@ -164,7 +164,7 @@ def _by_value(key: str, value: Any, values: Mapping[str, Any] | None) -> bool:
 def admit(
     values: Mapping[str, Any], said: Mapping[str, Any], where: str, purpose: Purpose = "training"
 ) -> dict[str, Any]:
-    """Return the settings that a file may set; raise `ConfigError` for any others, unless ``said`` repeats them."""
+    """Return the settings that a file may set; raise `ConfigError` if others are not on the command line (``said``) too."""
     unsaid = {
         key: value
         for key, value in leaves("", values)

@@ -183,9 +183,9 @@ class EpisodeCounts:
 
 
 _EVIDENCE: dict[Evidence, str] = {
-    "env": "the env's own reward",
+    "env": "an env that pays a reward",
     "captions": "a caption for each step",
-    "counts": "caption counts within the episode",
+    "counts": "counts of each caption within the episode",
     "references": "reference texts",
 }
 

@@ -48,7 +48,7 @@ _OWN_COLUMNS = ("return", "length", "success")
 
 
 def summarise(episodes: Sequence[Episode]) -> dict[str, float | int | None]:
-    """Return the training metrics of the episodes that ended during an update, which are None if none ended."""
+    """Return the training metrics of the episodes that ended during an update; each is None if no episode ended."""
     summary: dict[str, float | int | None] = {}
     for mean, prefix, values in (
         ("return_mean", "return", np.array([e.episode_return for e in episodes])),
@@ -151,7 +151,7 @@ class Frame:
     action: str | None = None  # The chosen action; None at the end
     probabilities: Mapping[str, float] | None = None  # Action probabilities; None if the agent has none
     prompt: str | None = None  # The prompt that the model read, if it was kept
-    mark: Literal["", "named", "other"] = ""  # Set at the first interaction: the kind of object
+    mark: Literal["", "named", "other"] = ""  # Object of the first interaction: the goal's or another; "" before
     screen: Text | None = None  # Terminal view; if None, the lines are shown
     is_notable: bool = True  # Print the lines when the output is not a terminal
     summary: Summary | None = None  # Outcome, at the end of an episode

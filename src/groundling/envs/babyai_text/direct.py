@@ -43,11 +43,11 @@ def draw_nouns(rng: np.random.Generator, count: int, num_named: int, admitted: S
 
     The original samples the objects, then one of them for the mission, then a second one, which may be the first again
     if another object looks the same. It rejects the level unless both are ``admitted``. Let p be the probability that
-    a noun is admitted, and a the probability that no other object looks like the first. Then the second object is
+    a noun is admitted, and u the probability that no other object looks like the first. Then the second object is
 
     - a different object, with weight (count - 1) / count · p²;
-    - the first one again, if another object looks the same, with weight p (1 - a) / count; the nouns are then equal;
-    - the first one again, which is unique and therefore replaced, with weight p a / count times the probability that
+    - the first one again, if another object looks the same, with weight p (1 - u) / count; the nouns are then equal;
+    - the first one again, which is unique and therefore replaced, with weight p u / count times the probability that
       the replacement, one of the other nouns, is admitted.
     """
     nouns: list[int] = rng.integers(len(NOUNS), size=count).tolist()

@@ -12,9 +12,9 @@ from groundling.errors import ConfigError, importing, unknown
 class TextArena(gymnasium.Env[str, str]):
     """A single-player game. Any text is an action, unless ``world.actions`` lists the actions to choose from.
 
-    The goal is the game's rules. An observation consists of the game's messages since the last action and its board,
+    The goal states the game's rules. An observation consists of the game's messages since the last action and its board,
     if it has one. An action without brackets is put in brackets. The game's reward, between 0 and 1, is returned at
-    the end of the episode; 1 is a success. ``info["metrics"]["invalid_move"]`` is 1 if an invalid move ended it.
+    the end of the episode; 1 means success. ``info["metrics"]["invalid_move"]`` is 1 if an invalid move ended it.
 
     Args:
         game: Id of the game, such as ``FrozenLake-v0``.

@@ -33,7 +33,7 @@ from groundling.worlds.world import CannotPlay, Collector, Player, World
 
 _BY_REWARD = (
     "the info of {} of {} episodes does not report success, so these episodes count as successful if the env "
-    "ended them with a positive reward. If that is wrong (e.g. with step costs or other rewards), report success in "
+    "ended them with a positive reward. If that is wrong (e.g. if partial progress is also rewarded), report success in "
     f"info under one of the keys {', '.join(SUCCESSES)}"
 )
 
@@ -67,7 +67,7 @@ class TextWorld(World):
 
     @classmethod
     def policy_for(cls, place: str, args: Mapping[str, Any] = {}) -> str | None:
-        with suppress(GroundlingError):  # creating the world reports this error, with the arguments
+        with suppress(GroundlingError):  # raised again, with the arguments, when the world is created
             return "action_generating" if inspect_env(place, args).takes_any_text else None
         return None
 

@@ -102,7 +102,7 @@ class WritingWorld(World):
         if algorithm.offline:
             has_both = any(one.references for one in samples) and any(one.rejected for one in samples)
             if algorithm.learns_from == "labels" and not has_both:
-                warn_caller("all texts have the same label, so KTO cannot compare: add texts with the other label")
+                warn_caller("all texts have the same label, but KTO needs both: add texts with the other label")
             order = SampleOrder(samples, self.seed, replacement=False)
             collect = OFFLINE[algorithm.learns_from]
             return collect(order, encode, num_texts, rows, num_tokens, writer.lm.is_encoder_decoder)
