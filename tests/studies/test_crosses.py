@@ -10,6 +10,7 @@ from rich.console import Console
 from groundling.cli.main import main
 from groundling.studies.definition import read_study
 from groundling.studies.run import make_jobs
+from groundling.training.build import check_suits, world_of
 from groundling.training.tracking import TrainingProgress
 from groundling.training.train import clone_of
 from groundling.training.trainer import Trainer
@@ -44,7 +45,9 @@ def test_every_arm_has_five_seeds_and_one_arm_trains(
         _judged(tmp_path, monkeypatch)
     config = next(job.config for job in jobs if job.arm == _ARMS[name])
     if config.cloning.episodes is not None:
-        assert clone_of(config).policy == config.policy
+        clone = clone_of(config)
+        check_suits(clone.policy, clone.model, clone.algorithm, world_of(clone))
+        assert clone.policy == config.policy
     run = Trainer(config, tmp_path, warn=pytest.fail)
     before = {name: p.detach().clone() for name, p in run.policy.named_parameters()}
     progress = TrainingProgress(Console(quiet=True), config.training.steps, 0)
